@@ -1,0 +1,63 @@
+# make demo   run the main job: an editing loop on this repository, speculation off and on
+# make test   run the tests
+# make help   list every target
+
+PYTHON       ?= python3
+VENV         ?= .venv
+VENV_SGLANG  ?= .venv-sglang
+# The torch to install. On Linux, PyPI's torch brings CUDA libraries; to avoid them, set TORCH_INDEX to the
+# CPU wheel index that pytorch.org's install page names.
+TORCH        ?= torch==2.13.0
+TORCH_INDEX  ?=
+PIP          := $(VENV)/bin/python -m pip --disable-pip-version-check
+TORCH_FLAGS  := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+NATIVE       := $(shell find agentspec -path '*/native/*' -type f) CMakeLists.txt $(wildcard cmake/*)
+
+.PHONY: help demo test lint format native compiler clean
+.DEFAULT_GOAL := help
+
+help: ## list every target
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+compiler:
+	@command -v $${CXX:-c++} >/dev/null || { \
+	  echo "agentspec needs a C++20 compiler to build its native core and found none."; \
+	  echo "  Debian/Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
+	  exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "agentspec needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 1; }
+
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(TORCH_FLAGS) "$(TORCH)"
+	@touch $@
+
+$(VENV)/.runtime: pyproject.toml $(NATIVE) $(VENV)/.torch | compiler
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(NATIVE) $(VENV)/.runtime
+	$(PIP) install --quiet --editable ".[dev]"
+	@touch $@
+
+native: $(VENV)/.dev ## build the native core again (incremental)
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+
+demo: $(VENV)/.runtime ## run an editing loop on this repository, speculation off and on
+	$(VENV)/bin/agentspec demo
+
+test: $(VENV)/.dev ## run the tests
+	$(VENV)/bin/python -m pytest -m "not sglang"
+
+lint: $(VENV)/.dev ## ruff and mypy --strict
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.dev ## format and fix what ruff can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean: ## remove virtual environments and build output
+	rm -rf $(VENV) $(VENV_SGLANG) build dist
+	find agentspec -name '_native*.so' -delete

@@ -1,0 +1,1 @@
+"""HTTP surface: OpenAI-compatible and REST endpoints over an engine."""

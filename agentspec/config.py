@@ -1,0 +1,131 @@
+"""All settings of agentspec in one model.
+
+Precedence, highest first: command-line flags (passed as keyword arguments), environment variables
+(`AGENTSPEC_ENGINE__MODEL`, two underscores between levels), the YAML file, the defaults below.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from agentspec.errors import InvalidRequestError
+
+CONFIG_FILE_VARIABLE = "AGENTSPEC_CONFIG"
+
+
+def _user_directory(variable: str, fallback: str) -> Path:
+    base = os.environ.get(variable)
+    return (Path(base) if base else Path.home() / fallback) / "agentspec"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ServerSettings(_Section):
+    """The HTTP server."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8642, ge=0, le=65535)
+    api_key_file: Path | None = Field(default=None, description="one bearer key a line; none: no keys asked")
+    cors_origins: tuple[str, ...] = Field(default=(), description="browser origins allowed; none by default")
+    max_body_bytes: int = Field(default=8 * 2**20, gt=0, description="larger request bodies are refused (413)")
+    keepalive_seconds: float = Field(default=15.0, gt=0, description="SSE comment interval while decoding")
+    shutdown_seconds: float = Field(default=10.0, ge=0, description="grace for running requests at shutdown")
+
+
+class EngineSettings(_Section):
+    """The engine and its target model."""
+
+    kind: Literal["local", "sglang"] = "local"
+    model: str = Field(default="smollm2-135m-instruct", description="a pulled model, a folder, or a hub id")
+    served_name: str | None = Field(default=None, description="name that clients use; default: from the model")
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; default: chosen by measurement")
+    context_length: int | None = Field(default=None, ge=16, description="default: the model's own")
+    max_running: int = Field(default=8, ge=1, description="requests decoded at once")
+    max_waiting: int = Field(default=64, ge=0, description="requests queued before 429")
+    retained_prefixes: int = Field(default=8, ge=0, description="finished caches kept for prefix reuse")
+    kv_tokens: int | None = Field(default=None, ge=64, description="KV slots in all; default: from free memory")
+    speculation: bool = True
+
+
+class DraftingSettings(_Section):
+    """Bounds of the draft tree; the engine's cost curve decides within them."""
+
+    max_nodes: int = Field(default=64, ge=1, le=1024)
+    max_depth: int = Field(default=256, ge=1, le=1024)
+    min_path_prob: float = Field(default=0.02, gt=0, lt=1)
+
+
+class IndexSettings(_Section):
+    """The repository index."""
+
+    directory: Path = Field(
+        default_factory=lambda: _user_directory("XDG_DATA_HOME", ".local/share") / "index",
+        description="where index stores live",
+    )
+    allowed_roots: tuple[Path, ...] = Field(
+        default=(), description="repositories may be registered over HTTP only below these folders"
+    )
+    max_file_bytes: int = Field(default=1_000_000, gt=0, description="larger files are skipped")
+
+
+class Settings(BaseSettings):
+    """Every setting; see docs/configuration.md for the list with defaults."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTSPEC_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    server: ServerSettings = ServerSettings()
+    engine: EngineSettings = EngineSettings()
+    drafting: DraftingSettings = DraftingSettings()
+    index: IndexSettings = Field(default_factory=IndexSettings)
+    cache_directory: Path = Field(
+        default_factory=lambda: _user_directory("XDG_CACHE_HOME", ".cache"),
+        description="converted models and measurements",
+    )
+
+    @classmethod
+    def load(cls, file: Path | None = None, **overrides: Any) -> Settings:
+        """Read settings from a YAML file (or the one `AGENTSPEC_CONFIG` names), environment and overrides.
+
+        Args:
+            file: YAML file; None: the environment's, or none at all.
+            overrides: nested values that win over everything, e.g. `engine={"model": "..."}`.
+
+        Raises:
+            InvalidRequestError: the file is missing or a value does not fit; the message names each one.
+        """
+        if file is None and CONFIG_FILE_VARIABLE in os.environ:
+            file = Path(os.environ[CONFIG_FILE_VARIABLE])
+        if file is not None and not file.is_file():
+            raise InvalidRequestError(f"settings file {file} does not exist")
+
+        class FromFile(cls):  # type: ignore[misc, valid-type]
+            @classmethod
+            def settings_customise_sources(
+                cls,
+                settings_cls: type[BaseSettings],
+                init_settings: PydanticBaseSettingsSource,
+                env_settings: PydanticBaseSettingsSource,
+                dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+                file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            ) -> tuple[PydanticBaseSettingsSource, ...]:
+                return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, file)
+
+        try:
+            return cls.model_construct(**dict(FromFile(**overrides)))
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors())
+            raise InvalidRequestError(f"settings do not fit: {problems}") from error

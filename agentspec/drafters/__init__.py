@@ -1,0 +1,1 @@
+"""Drafters: candidates from many sources, fused into one calibrated draft tree."""

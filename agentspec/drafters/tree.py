@@ -1,0 +1,136 @@
+"""The draft tree: what drafters produce and what one verify step of the target checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import DraftTreeError
+
+ROOT = -1
+"""Parent of the nodes that follow the last committed token directly."""
+
+BITS_PER_WORD = 64
+
+
+class Source(IntEnum):
+    """Where a drafted token came from; the values of `DraftTree.source` and the keys of a receipt."""
+
+    REQUEST = 0
+    """Prompt and output so far."""
+    REPOSITORY = 1
+    """The repository index."""
+    PREDICTION = 2
+    """The client's predicted output."""
+    EDIT = 3
+    """The file being edited, followed by the edit cursor, raw or through an escaped view."""
+    FORMAT = 4
+    """A draft start that the edit format supplied."""
+    SYNTAX = 5
+    """Identifiers in scope, from tree-sitter."""
+    EAGLE3 = 6
+    """The EAGLE-3 head."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTree:
+    """A tree of candidate continuations of the last committed token, as a structure of arrays.
+
+    Nodes are in topological order: a parent precedes its children. There is no padding and no separator token.
+
+    Attributes:
+        tokens: `int32[N]`, token ids, all >= 0.
+        parents: `int32[N]`, index of each node's parent, `ROOT` for a child of the last committed token.
+        prob: `float32[N]`, estimated probability that the node is accepted given that its parent was.
+        source: `uint8[N]`, a `Source` per node.
+    """
+
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    prob: NDArray[np.float32]
+    source: NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls) -> Self:
+        """The tree of a drafter that has nothing to say; verifying it is plain decoding."""
+        return cls(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def depths(self) -> NDArray[np.int32]:
+        """`int32[N]`: distance of each node from the last committed token; its direct children have 1."""
+        depth = np.empty(len(self), np.int32)
+        for node, parent in enumerate(self.parents.tolist()):
+            depth[node] = 1 if parent == ROOT else depth[parent] + 1
+        return depth
+
+    def ancestor_mask(self) -> NDArray[np.bool_]:
+        """`bool[N, N]`: entry (i, j) is set when node i attends to node j, itself included."""
+        mask = np.eye(len(self), dtype=np.bool_)
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                mask[node] |= mask[parent]
+        return mask
+
+    def ancestor_bits(self) -> NDArray[np.uint64]:
+        """`uint64[N, ceil(N / 64)]`: `ancestor_mask` packed; node j is bit `j % 64` of word `j // 64`."""
+        words = -(-len(self) // BITS_PER_WORD)
+        bits = np.zeros((len(self), words), np.uint64)
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                bits[node] = bits[parent]
+            bits[node, node // BITS_PER_WORD] |= np.uint64(1 << (node % BITS_PER_WORD))
+        return bits
+
+    def links(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """First child and next sibling of the last committed token (entry 0) and of node i (entry i + 1).
+
+        Returns:
+            Two `int32[N + 1]` arrays of node indices, -1 where there is none; siblings are in ascending order.
+        """
+        first_child = np.full(len(self) + 1, -1, np.int32)
+        next_sibling = np.full(len(self) + 1, -1, np.int32)
+        for node in range(len(self) - 1, -1, -1):
+            slot = self.parents[node] + 1
+            next_sibling[node + 1] = first_child[slot]
+            first_child[slot] = node
+        return first_child, next_sibling
+
+    def validate(self, max_nodes: int, max_depth: int) -> None:
+        """Check every invariant of the contract.
+
+        Raises:
+            DraftTreeError: with the first rule that is broken and the node that breaks it.
+        """
+        self._validate_arrays(max_nodes)
+        below = np.arange(len(self), dtype=np.int32)
+        for bad in np.flatnonzero((self.parents < ROOT) | (self.parents >= below)):
+            raise DraftTreeError(f"node {bad} has parent {self.parents[bad]}; a parent precedes its child")
+        for bad in np.flatnonzero(self.tokens < 0):
+            raise DraftTreeError(f"node {bad} holds token {self.tokens[bad]}; only real tokens may be drafted")
+        for bad in np.flatnonzero(~((self.prob >= 0) & (self.prob <= 1))):
+            raise DraftTreeError(f"node {bad} has probability {self.prob[bad]}, outside [0, 1]")
+        deepest = int(self.depths().max(initial=0))
+        if deepest > max_depth:
+            raise DraftTreeError(f"depth {deepest} exceeds the bound of {max_depth}")
+        seen: set[tuple[int, int]] = set()
+        for node, edge in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
+            if edge in seen:
+                raise DraftTreeError(f"node {node} repeats token {edge[1]} among the children of {edge[0]}")
+            seen.add(edge)
+
+    def _validate_arrays(self, max_nodes: int) -> None:
+        expected = {"tokens": np.int32, "parents": np.int32, "prob": np.float32, "source": np.uint8}
+        for name, dtype in expected.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.shape != (len(self.tokens),):
+                raise DraftTreeError(
+                    f"{name} is {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}[{len(self.tokens)}]"
+                )
+        if len(self) > max_nodes:
+            raise DraftTreeError(f"{len(self)} nodes exceed the bound of {max_nodes}")

@@ -1,0 +1,1 @@
+"""Engines that host the target model behind one contract (`agentspec.engines.base`)."""

@@ -1,0 +1,1 @@
+"""Embedded engine: a lean torch forward, prefix cache and scheduler in this process."""

@@ -1,0 +1,1 @@
+"""Repository index: walk, tokenise, parse, and publish context-sorted segments on disk."""

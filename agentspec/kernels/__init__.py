@@ -1,0 +1,1 @@
+"""Tree attention, acceptance, sampling processors and KV compaction."""

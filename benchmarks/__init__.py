@@ -1,0 +1,1 @@
+"""Benchmarks: replay of recorded edits, end to end, device kernels."""

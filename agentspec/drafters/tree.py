@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentspec.errors import DraftTreeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROOT = -1
 """Parent of the nodes that follow the last committed token directly."""

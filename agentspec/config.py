@@ -7,20 +7,27 @@ Precedence, highest first: command-line flags (passed as keyword arguments), env
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict, SettingsError
 
 from agentspec.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_settings import PydanticBaseSettingsSource
+
 CONFIG_FILE_VARIABLE = "AGENTSPEC_CONFIG"
+
+_file_values: ContextVar[Mapping[str, Any]] = ContextVar("file_values", default=MappingProxyType({}))
+"""What the `Settings.load` in progress read from its YAML file; pydantic-settings asks the class, not the call, for
+its sources."""
 
 
 def _user_directory(variable: str, fallback: str) -> Path:
@@ -97,6 +104,18 @@ class Settings(BaseSettings):
     )
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The sources in order of precedence; see the module's docstring."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, dict(_file_values.get()))
+
+    @classmethod
     def load(cls, file: Path | None = None, **overrides: Any) -> Settings:
         """Read settings from a YAML file (or the one `AGENTSPEC_CONFIG` names), environment and overrides.
 
@@ -105,27 +124,40 @@ class Settings(BaseSettings):
             overrides: nested values that win over everything, e.g. `engine={"model": "..."}`.
 
         Raises:
-            InvalidRequestError: the file is missing or a value does not fit; the message names each one.
+            InvalidRequestError: the file cannot be read or a value does not fit; the message names each one.
         """
         if file is None and CONFIG_FILE_VARIABLE in os.environ:
             file = Path(os.environ[CONFIG_FILE_VARIABLE])
-        if file is not None and not file.is_file():
-            raise InvalidRequestError(f"settings file {file} does not exist")
-
-        class FromFile(cls):  # type: ignore[misc, valid-type]
-            @classmethod
-            def settings_customise_sources(
-                cls,
-                settings_cls: type[BaseSettings],
-                init_settings: PydanticBaseSettingsSource,
-                env_settings: PydanticBaseSettingsSource,
-                dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-                file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            ) -> tuple[PydanticBaseSettingsSource, ...]:
-                return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, file)
-
+        token = _file_values.set({} if file is None else _read_mapping(file))
         try:
-            return cls.model_construct(**dict(FromFile(**overrides)))
+            return cls(**overrides)
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors())
             raise InvalidRequestError(f"settings do not fit: {problems}") from error
+        except SettingsError as error:
+            raise InvalidRequestError(f"settings in the environment cannot be read: {error}") from error
+        finally:
+            _file_values.reset(token)
+
+
+def _read_mapping(file: Path) -> Mapping[str, Any]:
+    """The top-level mapping of a YAML file; empty for an empty file.
+
+    Raises:
+        InvalidRequestError: the file is missing, unreadable, not YAML, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"settings file {file} does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"settings file {file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise InvalidRequestError(f"settings file {file} is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidRequestError(
+            f"settings file {file} holds a {type(content).__name__}; expected sections such as 'engine:' with values"
+        )
+    return content

@@ -1,1 +1,1 @@
-"""Tree attention, acceptance, sampling processors and KV compaction."""
+"""Exact acceptance, sampling, and the tree mask and attention that verify a draft."""

@@ -94,7 +94,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A generated token with its log-probability under the processed distribution.
+    """A generated token with its log-probability under the model's own distribution.
+
+    That is before bias, penalties, temperature and truncation, as OpenAI has it and vLLM by default (`raw_logprobs`).
 
     Attributes:
         token_id: the token.

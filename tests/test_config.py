@@ -107,7 +107,7 @@ def test_a_bad_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch,
 
 def test_settings_cannot_be_changed_after_loading() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings.load().cache_directory = None  # type: ignore[assignment, misc]
+        Settings.load().cache_directory = None  # type: ignore[assignment]
 
 
 def test_user_directories_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

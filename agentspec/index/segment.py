@@ -25,6 +25,7 @@ __all__ = [
     "DefinitionMark",
     "IndexedDocument",
     "Segment",
+    "definition_table",
     "document_table",
     "encode_segment",
     "write_segment",
@@ -103,8 +104,8 @@ class IndexedDocument:
     definitions: tuple[DefinitionMark, ...] = ()
 
 
-def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -> bytes:
-    """The bytes of a segment file that holds `documents` in this order.
+def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -> list[bytes]:
+    """The bytes of a segment file that holds `documents` in this order, in parts to be written one after another.
 
     Args:
         documents: at least one.
@@ -131,19 +132,20 @@ def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -
     definitions, names = _encode_definitions(documents, starts.tolist())
 
     tables = b"".join(_aligned(section) for section in (table.tobytes(), definitions.tobytes(), names))
-    body = [np.packbits(identifiers, bitorder="little").tobytes(), tokens.tobytes(), order.tobytes()]
+    body = [_aligned(part) for part in (np.packbits(identifiers, bitorder="little").tobytes(), tokens.tobytes())]
+    body.append(_aligned(order.tobytes()))
     header = np.zeros(1, _HEADER)
     header["magic"] = _MAGIC
     header["version"] = SEGMENT_VERSION
     header["vocabulary_size"] = vocabulary_size
-    header["file_size"] = header.nbytes + len(tables) + sum(len(part) + _padding(len(part)) for part in body)
+    header["file_size"] = header.nbytes + len(tables) + sum(len(part) for part in body)
     header["token_count"] = size
     header["document_count"] = len(documents)
     header["definition_count"] = len(definitions)
     header["name_bytes"] = len(names)
     seed = checksum(np.frombuffer(header.tobytes(), np.uint8), 0)
     header["checksum"] = checksum(np.frombuffer(tables, np.uint8), seed)
-    return b"".join([header.tobytes(), tables, *(_aligned(part) for part in body)])
+    return [header.tobytes(), tables, *body]
 
 
 def write_segment(path: Path, documents: Sequence[IndexedDocument], vocabulary_size: int) -> Segment:
@@ -153,13 +155,18 @@ def write_segment(path: Path, documents: Sequence[IndexedDocument], vocabulary_s
         ValueError: see `encode_segment`.
         OSError: the file cannot be written.
     """
-    path.write_bytes(encode_segment(documents, vocabulary_size))
+    path.write_bytes(b"".join(encode_segment(documents, vocabulary_size)))
     return Segment.open(str(path))
 
 
 def document_table(segment: Segment) -> NDArray[np.void]:
-    """The documents of a segment: a copy with the fields `start`, `length` and `blob`."""
-    return np.array(segment.document_table.view(_DOCUMENT))
+    """A view of a segment's documents `[D]` with the fields `start`, `length` and `blob`, by ascending start."""
+    return segment.document_table.view(_DOCUMENT)
+
+
+def definition_table(segment: Segment) -> NDArray[np.void]:
+    """A view of a segment's definitions `[F]` with the fields `name`, `start` and `length_and_kind`, by name."""
+    return segment.definition_table.view(_DEFINITION)
 
 
 def _check_tokens(tokens: NDArray[np.int32], vocabulary_size: int) -> None:
@@ -185,9 +192,5 @@ def _encode_definitions(documents: Sequence[IndexedDocument], starts: Sequence[i
     return table, bytes(names)
 
 
-def _padding(size: int) -> int:
-    return -size % SECTION_ALIGNMENT
-
-
 def _aligned(section: bytes) -> bytes:
-    return section + bytes(_padding(len(section)))
+    return section + bytes(-len(section) % SECTION_ALIGNMENT)

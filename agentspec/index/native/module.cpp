@@ -12,6 +12,7 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using agentspec::Mapping;
 using agentspec::Segment;
 
 namespace {
@@ -93,6 +94,14 @@ NB_MODULE(_native, m) {
   m.attr("SEGMENT_VERSION") = agentspec::kSegmentVersion;
   m.def("sort_contexts", &sort_contexts, "tokens"_a);
   m.def("checksum", &checksum, "data"_a, "seed"_a);
+
+  nb::class_<Mapping>(m, "Mapping")
+      .def(nb::init<const std::string&>(), "path"_a)
+      .def_prop_ro("damaged", &Mapping::damaged)
+      .def_prop_ro("data", [](nb::handle self) {
+        const Mapping& mapping = nb::cast<const Mapping&>(self);
+        return view<std::uint8_t>(self, mapping.data(), static_cast<std::int64_t>(mapping.size()));
+      });
 
   nb::class_<Segment>(m, "Segment")
       .def_static("open", &Segment::open, "path"_a, nb::call_guard<nb::gil_scoped_release>())

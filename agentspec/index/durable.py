@@ -29,7 +29,7 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         _write_through(temporary, parts)
-        os.rename(temporary, path)
+        temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if error.errno in _FULL:

@@ -28,6 +28,7 @@ __all__ = [
     "definition_table",
     "document_table",
     "encode_segment",
+    "identifier_bits",
     "write_segment",
 ]
 
@@ -167,6 +168,13 @@ def document_table(segment: Segment) -> NDArray[np.void]:
 def definition_table(segment: Segment) -> NDArray[np.void]:
     """A view of a segment's definitions `[F]` with the fields `name`, `start` and `length_and_kind`, by name."""
     return segment.definition_table.view(_DEFINITION)
+
+
+def identifier_bits(segment: Segment, start: int, length: int) -> NDArray[np.bool_]:
+    """`bool[length]`: which of the tokens from position `start` on lie in identifiers."""
+    first = start // 8
+    bits = np.unpackbits(segment.identifiers[first : (start + length + 7) // 8], bitorder="little")
+    return bits[start - 8 * first :][:length].astype(np.bool_)
 
 
 def _check_tokens(tokens: NDArray[np.int32], vocabulary_size: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentspec.index.segment import DefinitionKind, definition_table, document_table
+from agentspec.index.segment import DefinitionKind, definition_table, document_table, identifier_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,10 +118,8 @@ class Snapshot:
     def identifiers(self, document: Document) -> NDArray[np.bool_]:
         """`bool[L]`: which tokens of a document lie in identifiers; all False where its syntax was not parsed."""
         segment = self.segments[document.segment]
-        first = document.start // 8
-        packed = segment.identifiers[first : (document.start + document.length + 7) // 8]
-        bits = np.unpackbits(packed, bitorder="little")[document.start - 8 * first :][: document.length]
-        return bits.astype(np.bool_) & (not segment.damaged)
+        bits = identifier_bits(segment, document.start, document.length)
+        return bits & (not segment.damaged)
 
     def definitions(self, name: str) -> list[Definition]:
         """All definitions of `name`; one for each path where several files have the same content."""

@@ -1,5 +1,6 @@
 # make demo   run the main job: an editing loop on this repository, speculation off and on
 # make test   run the tests
+# make test-sglang   run the tests against the real SGLang (about 11 GB in a virtual environment of its own)
 # make help   list every target
 
 PYTHON       ?= python3
@@ -13,7 +14,7 @@ PIP          := $(VENV)/bin/python -m pip --disable-pip-version-check
 TORCH_FLAGS  := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 NATIVE       := $(shell find agentspec -path '*/native/*' -type f) CMakeLists.txt $(wildcard cmake/*)
 
-.PHONY: help demo test lint format native compiler clean
+.PHONY: help demo test test-sglang lint format native compiler clean
 .DEFAULT_GOAL := help
 
 help: ## list every target
@@ -40,6 +41,13 @@ $(VENV)/.dev: pyproject.toml $(NATIVE) $(VENV)/.runtime
 	$(PIP) install --quiet --editable ".[dev]"
 	@touch $@
 
+# The native core is built in place, once, by $(VENV): both virtual environments use the same $(PYTHON).
+$(VENV_SGLANG)/.ready: pyproject.toml | $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV_SGLANG)
+	$(VENV_SGLANG)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --config-settings wheel.cmake=false --editable ".[sglang]" hypothesis pytest pytest-asyncio
+	@touch $@
+
 native: $(VENV)/.dev ## build the native core again (incremental)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 
@@ -48,6 +56,9 @@ demo: $(VENV)/.runtime ## run an editing loop on this repository, speculation of
 
 test: $(VENV)/.dev ## run the tests
 	$(VENV)/bin/python -m pytest -m "not sglang"
+
+test-sglang: $(VENV_SGLANG)/.ready ## run the tests against the real SGLang, on the CPU
+	$(VENV_SGLANG)/bin/python -m pytest -m sglang tests/engines/sglang
 
 lint: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/ruff check .

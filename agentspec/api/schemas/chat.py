@@ -1,0 +1,247 @@
+"""Bodies of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentspec.api.schemas.common import GenerationFields, RequestModel, TextPart, TokenCount
+from agentspec.api.schemas.usage import ReceiptField, Usage
+from agentspec.engines.base import ChatPrompt
+from agentspec.errors import InvalidRequestError
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class OtherPart(RequestModel):
+    """A content part that this server cannot serve: images, audio, files."""
+
+    type: Literal["image_url", "input_audio", "file", "refusal"]
+
+
+class FunctionCall(RequestModel):
+    """The function that an earlier turn called, with its arguments as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+
+class ToolCall(RequestModel):
+    """A tool call of an earlier turn."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(RequestModel):
+    """One turn of the conversation."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Role
+    content: str | list[TextPart | OtherPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    def rendered(self, position: int) -> dict[str, Any]:
+        """The message as chat templates expect it: plain text, and no role that they do not know.
+
+        Raises:
+            InvalidRequestError: a part is not text.
+        """
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self._text(position),
+        }
+        if self.name is not None:
+            message["name"] = self.name
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+        return message
+
+    def _text(self, position: int) -> str:
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        texts = []
+        for number, part in enumerate(self.content):
+            if not isinstance(part, TextPart):
+                raise InvalidRequestError(
+                    f"content of type '{part.type}' is not supported; the model reads text only",
+                    f"messages.{position}.content.{number}.type",
+                )
+            texts.append(part.text)
+        return "".join(texts)
+
+
+class FunctionDefinition(RequestModel):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(RequestModel):
+    """A tool offered to the model."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class ResponseFormat(RequestModel):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class ChatCompletionRequest(GenerationFields):
+    """A conversation to be continued."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: TokenCount | None = None
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="variables of the chat template")
+
+    def prompt(self) -> ChatPrompt:
+        """The conversation for the engine.
+
+        Raises:
+            InvalidRequestError: it asks for something that cannot be done.
+        """
+        if self.response_format is not None and self.response_format.type != "text":
+            raise InvalidRequestError(
+                f"response_format '{self.response_format.type}' is not supported yet; ask for the form in the prompt",
+                "response_format",
+            )
+        if self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequestError("only tool_choice 'none' and 'auto' are supported", "tool_choice")
+        offered = None if self.tool_choice == "none" else self.tools
+        return chat_prompt(self.messages, offered, self.chat_template_kwargs)
+
+    @property
+    def limit(self) -> int | None:
+        """Most tokens to generate; the newer name wins."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """Alternatives to report with each token; None: no log-probabilities at all.
+
+        Raises:
+            InvalidRequestError: alternatives are asked for without log-probabilities.
+        """
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+            return None
+        return self.top_logprobs or 0
+
+
+def chat_prompt(
+    messages: Sequence[Message], tools: Sequence[Tool] | None, template_kwargs: Mapping[str, Any] | None = None
+) -> ChatPrompt:
+    """A conversation as the engine takes it.
+
+    Raises:
+        InvalidRequestError: a message holds something other than text.
+    """
+    return ChatPrompt(
+        messages=[message.rendered(position) for position, message in enumerate(messages)],
+        tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
+        template_kwargs=template_kwargs or {},
+    )
+
+
+class TopLogprob(BaseModel):
+    """One alternative at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    """The token at a position, with alternatives."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities of a choice's tokens."""
+
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(BaseModel):
+    """The answer."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer of several."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChatCompletion(BaseModel):
+    """The whole answer of a call that does not stream."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+    agentspec: ReceiptField | None = None
+
+
+class ChatDelta(BaseModel):
+    """What a chunk adds to an answer."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """The choice that a chunk belongs to."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class ChatCompletionChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    agentspec: ReceiptField | None = None

@@ -68,7 +68,7 @@ class EventStream(Response):
         events: encoded events, blank line included.
         failure: encodes the event of an error inside the stream.
         keepalive_seconds: silence after which a comment is sent.
-        progressing: asked before each comment; a comment vouches that the engine is at work.
+        progressing: asked before each comment, since a comment vouches that the engine is at work.
         freed: told the seconds from a disconnect until the producer of `events` was gone.
     """
 

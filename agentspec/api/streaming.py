@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentspec.api.schemas.common import GenerationFields
     from agentspec.api.schemas.completions import Completion
     from agentspec.api.services import Services
-    from agentspec.engines.base import Chunk
+    from agentspec.engines.base import Chunk, Engine
 
     StreamBody = ChatCompletionChunk | Completion
 
@@ -94,6 +94,21 @@ def stream(services: Services, events: AsyncGenerator[bytes, None]) -> EventStre
         events,
         failure=error_event,
         keepalive_seconds=services.settings.server.keepalive_seconds,
-        progressing=lambda: services.engine.stats().ready,
+        progressing=_ProgressWatch(services.engine),
         freed=services.metrics.client_left,
     )
+
+
+class _ProgressWatch:
+    """Tells, when called, whether the engine did any work since the last call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen = engine.stats().progress
+
+    def __call__(self) -> bool:
+        stats = self._engine.stats()
+        if stats.progress is None:
+            return stats.ready
+        before, self._seen = self._seen, stats.progress
+        return stats.progress != before

@@ -194,6 +194,8 @@ class EngineStats:
         waiting: requests queued.
         kv_tokens_used: KV slots held, retained prefixes included.
         kv_tokens_total: KV slots there are.
+        progress: rises with every prefill chunk and verify step, of any request; the API tells waiting clients that
+            the engine is at work only while it does. None: the engine does not count.
     """
 
     ready: bool
@@ -201,6 +203,7 @@ class EngineStats:
     waiting: int
     kv_tokens_used: int
     kv_tokens_total: int
+    progress: int | None = None
 
 
 class Engine(Protocol):

@@ -47,7 +47,8 @@ class LiveServer:
         self._thread.start()
         deadline = time.monotonic() + 10
         while not self._server.started:
-            assert self._thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+            assert self._thread.is_alive(), "the server did not start"
+            assert time.monotonic() < deadline, "the server did not start in time"
             time.sleep(0.005)
         return self
 

@@ -29,6 +29,7 @@ class ScriptedEngine:
         script: replaces the whole behaviour of one request.
         delay: seconds before each chunk.
         capacity: running requests from which on new ones are refused.
+        progress: what `stats` shows as such.
         requests: every request, in order.
         running: ids of requests that are being served.
         aborted: ids given to `abort`.
@@ -42,6 +43,7 @@ class ScriptedEngine:
         self.delay = 0.0
         self.capacity = 1000
         self.ready = False
+        self.progress: int | None = None
         self.requests: list[GenerationRequest] = []
         self.running: set[str] = set()
         self.aborted: list[str] = []
@@ -57,7 +59,9 @@ class ScriptedEngine:
         self.aborted.append(request_id)
 
     def stats(self) -> EngineStats:
-        return EngineStats(self.ready, len(self.running), 0, kv_tokens_used=0, kv_tokens_total=CONTEXT)
+        return EngineStats(
+            self.ready, len(self.running), 0, kv_tokens_used=0, kv_tokens_total=CONTEXT, progress=self.progress
+        )
 
     async def tokenize(self, prompt: str | ChatPrompt) -> list[int]:
         return [ord(character) for character in _text(prompt)]

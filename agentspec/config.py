@@ -68,6 +68,26 @@ class EngineSettings(_Section):
     speculation: bool = True
 
 
+class SGLangSettings(_Section):
+    """The SGLang engine: how it is started, or where one is running already."""
+
+    url: str | None = Field(default=None, description="attach to this running server instead of starting one")
+    python: Path | None = Field(default=None, description="interpreter that has SGLang; default: this one")
+    draft_model: str | None = Field(default=None, description="EAGLE-3 head, a folder or a hub id; none: model-free")
+    draft_steps: int = Field(default=3, ge=1, le=16, description="depth of the EAGLE-3 draft")
+    draft_branches: int = Field(default=4, ge=1, le=16, description="branches per step of the EAGLE-3 draft")
+    draft_nodes: int = Field(default=16, ge=2, le=256, description="nodes of the EAGLE-3 tree, its root included")
+    model_free: bool = Field(default=True, description="draft from request and repository; false: EAGLE-3 alone")
+    verify_widths: tuple[int, ...] = Field(default=(1, 8, 16, 32, 64), description="tree sizes captured on a GPU")
+    deterministic: bool = Field(default=False, description="SGLang's seeded sampling; a seed then fixes the text")
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the model")
+    arguments: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="more flags of sglang.launch_server, by name without the leading dashes"
+    )
+    start_seconds: float = Field(default=900.0, gt=0, description="until the server must be ready")
+    restarts: int = Field(default=5, ge=0, description="restarts in a row before giving up")
+
+
 class DraftingSettings(_Section):
     """Bounds of the draft tree; the engine's cost curve decides within them."""
 
@@ -96,6 +116,7 @@ class Settings(BaseSettings):
 
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
+    sglang: SGLangSettings = Field(default_factory=SGLangSettings)
     drafting: DraftingSettings = DraftingSettings()
     index: IndexSettings = Field(default_factory=IndexSettings)
     cache_directory: Path = Field(

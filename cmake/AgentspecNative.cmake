@@ -1,6 +1,6 @@
 # agentspec_add_native(PACKAGE SOURCE...): a nanobind module `_native` inside agentspec/PACKAGE.
 function(agentspec_add_native package)
-  set(target ${package}_native)
+  string(REPLACE "/" "_" target "${package}_native")
   nanobind_add_module(${target} NOMINSIZE LTO ${ARGN})
   target_compile_options(${target} PRIVATE -Wall -Wextra -O3)
   target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/agentspec")

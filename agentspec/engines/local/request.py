@@ -1,0 +1,231 @@
+"""One generation and its choices, as the scheduler carries them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agentspec.drafters.tree import Source
+from agentspec.engines.base import Chunk, Receipt, TokenLogprob
+from agentspec.engines.local.detokenizer import Detokenizer
+from agentspec.engines.local.drafting import ChoiceDrafting
+from agentspec.engines.local.prefix_cache import CachedText
+from agentspec.engines.local.stop_strings import StopStrings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from agentspec.drafters.base import DraftRequest
+    from agentspec.drafters.tree import DraftTree
+    from agentspec.engines.base import FinishReason, GenerationRequest
+    from agentspec.engines.local.kv_cache import KVCache
+    from agentspec.engines.local.tokenizer import Tokenizer
+    from agentspec.kernels.sampling import Draw, Sampler
+
+
+class Phase(Enum):
+    """Where a generation stands."""
+
+    WAITING = auto()
+    PREFILL = auto()
+    DECODE = auto()
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one choice cost; the mutable form of `Receipt`."""
+
+    verify_steps: int = 0
+    drafted: list[int] = field(default_factory=lambda: [0] * len(Source))
+    accepted: list[int] = field(default_factory=lambda: [0] * len(Source))
+    verify_seconds: float = 0.0
+
+    def count(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Count one verify step."""
+        self.verify_steps += 1
+        for source in tree.source.tolist():
+            self.drafted[source] += 1
+        for source in tree.source[list(path)].tolist():
+            self.accepted[source] += 1
+
+
+class Choice:
+    """One choice of a generation: its text, its cache and its drafts.
+
+    Args:
+        index: of the choice within its generation.
+        sampler: draws its tokens.
+        tokenizer: of the target.
+        request: what was asked for.
+        end_tokens: tokens that end the text.
+        max_new: most tokens to generate.
+        vocab_size: of the target.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        sampler: Sampler,
+        *,
+        tokenizer: Tokenizer,
+        request: GenerationRequest,
+        end_tokens: frozenset[int],
+        max_new: int,
+        vocab_size: int,
+    ) -> None:
+        self.index = index
+        self.sampler = sampler
+        self.max_new = max_new
+        self.generated: list[int] = []
+        self.cache: KVCache | None = None
+        self.drafting = ChoiceDrafting(f"{request.id}/{index}", vocab_size)
+        self.counters = Counters()
+        self.finish_reason: FinishReason | None = None
+        self._tokenizer = tokenizer
+        self._end_tokens = end_tokens
+        self._wants_logprobs = request.sampling.logprobs is not None
+        self._detokenizer = Detokenizer(tokenizer.visible_text)
+        self._stops = StopStrings(request.sampling.stop)
+        self._text = ""
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether tokens are still to come."""
+        return self.finish_reason is None
+
+    @property
+    def remaining(self) -> int:
+        """Most tokens still to come."""
+        return self.max_new - len(self.generated)
+
+    def accept(self, draw: Draw) -> bool:
+        """Append a drawn token; True when the text ends with it."""
+        self.generated.append(draw.token)
+        self._tokens.append(draw.token)
+        if self._wants_logprobs:
+            self._logprobs.append(self._token_logprob(draw))
+        if draw.token in self._end_tokens:
+            self._finish("stop")
+            return True
+        text, stopped = self._stops.push(self._detokenizer.push(draw.token))
+        self._text += text
+        if stopped:
+            self.finish_reason = "stop"
+        elif self.remaining == 0:
+            self._finish("length")
+        return not self.running
+
+    def abort(self) -> None:
+        """End the text where it is."""
+        self._finish("abort")
+
+    def _finish(self, reason: FinishReason) -> None:
+        text, stopped = self._stops.push(self._detokenizer.flush(truncated=reason != "stop"))
+        self._text += text if stopped else text + self._stops.flush()
+        self.finish_reason = "stop" if stopped else reason
+
+    def _token_logprob(self, draw: Draw) -> TokenLogprob:
+        assert draw.logprob is not None
+        decode = self._tokenizer.decode
+        top = tuple((token, decode([token]), logprob) for token, logprob in draw.top)
+        return TokenLogprob(draw.token, decode([draw.token]), draw.logprob, top)
+
+    def take_chunk(self, receipt: Receipt | None) -> Chunk:
+        """What was accepted since the last call.
+
+        Args:
+            receipt: for the last chunk.
+        """
+        chunk = Chunk(
+            index=self.index,
+            text=self._text,
+            token_ids=tuple(self._tokens),
+            logprobs=tuple(self._logprobs) if self._wants_logprobs else None,
+            finish_reason=self.finish_reason,
+            receipt=receipt,
+        )
+        self._text, self._tokens, self._logprobs = "", [], []
+        return chunk
+
+
+class Generation:
+    """One request on its way through the scheduler.
+
+    Args:
+        request: what was asked for.
+        prompt: `int32[P]`, at least one token.
+        choices: one per wanted choice.
+        draft: what the drafter may know; None decodes plainly.
+        warnings: why something asked for will not be done.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        prompt: NDArray[np.int32],
+        choices: Sequence[Choice],
+        draft: DraftRequest | None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self.id = request.id
+        self.prompt = prompt
+        self.choices = tuple(choices)
+        self.draft = draft
+        self.warnings = tuple(warnings)
+        self.phase = Phase.WAITING
+        self.arrived = time.perf_counter()
+        self.queue_seconds = 0.0
+        self.prefill_seconds = 0.0
+        self.cached_tokens = 0
+
+    def text(self, choice: Choice) -> CachedText:
+        """The committed text of a choice with the cache that holds it."""
+        assert choice.cache is not None
+        tokens = np.concatenate([self.prompt, np.array(choice.generated, np.int32)])
+        return CachedText(tokens[: choice.cache.length], choice.cache)
+
+    def start(self, caches: Sequence[KVCache]) -> None:
+        """Leave the queue with one cache per choice; what the first one holds is a beginning of the prompt."""
+        self.phase = Phase.PREFILL
+        self.queue_seconds = time.perf_counter() - self.arrived
+        self.cached_tokens = caches[0].length
+        for choice, cache in zip(self.choices, caches, strict=True):
+            choice.cache = cache
+
+    def finish(self) -> None:
+        """Let go of everything that is not the caller's."""
+        self.phase = Phase.DONE
+        for choice in self.choices:
+            choice.cache = None
+            choice.drafting.close()
+
+    def receipt(self, choice: Choice) -> Receipt:
+        """What a choice cost so far."""
+        counters = choice.counters
+        return Receipt(
+            prompt_tokens=len(self.prompt),
+            cached_tokens=self.cached_tokens,
+            completion_tokens=len(choice.generated),
+            verify_steps=counters.verify_steps,
+            drafted=_by_name(counters.drafted),
+            accepted=_by_name(counters.accepted),
+            prefill_seconds=self.prefill_seconds,
+            draft_seconds=choice.drafting.seconds,
+            verify_seconds=counters.verify_seconds,
+            queue_seconds=self.queue_seconds,
+            speculation=self.draft is not None and (any(counters.drafted) or choice.drafting.warning is None),
+            warnings=self.warnings if choice.drafting.warning is None else (*self.warnings, choice.drafting.warning),
+        )
+
+
+def _by_name(counts: Sequence[int]) -> dict[str, int]:
+    return {source.name.lower(): counts[source] for source in Source if counts[source]}

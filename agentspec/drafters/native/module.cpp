@@ -1,6 +1,163 @@
 // Python bindings of the native drafting core.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "session.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+using namespace agentspec;
 
-NB_MODULE(_native, m) { m.doc() = "Native core of agentspec's drafters."; }
+namespace {
+
+template <typename T>
+using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <typename T>
+std::span<const T> span_of(const Input<T>& array) {
+  return {array.data(), array.shape(0)};
+}
+
+template <typename T>
+Output<T> copy_out(std::span<const T> values) {
+  T* data = new T[std::max<std::size_t>(values.size(), 1)];
+  std::copy(values.begin(), values.end(), data);
+  return {data, {values.size()}, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); })};
+}
+
+void check_tokens(std::span<const Token> tokens, const char* what) {
+  const auto bad = std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
+  if (bad != tokens.end()) {
+    throw std::invalid_argument(std::string(what) + " holds the negative token " + std::to_string(*bad) +
+                                " at position " + std::to_string(bad - tokens.begin()));
+  }
+}
+
+// Copies `source[name]`, float32 of exactly the size of `target`.
+template <typename Array>
+void load(nb::dict source, const char* name, Array& target) {
+  const auto array = nb::cast<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>(source[name]);
+  if (array.size() * sizeof(float) != sizeof(target)) {
+    throw std::invalid_argument(std::string("weights: ") + name + " has " + std::to_string(array.size()) +
+                                " values; expected " + std::to_string(sizeof(target) / sizeof(float)));
+  }
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    if (!std::isfinite(array.data()[i])) throw std::invalid_argument(std::string("weights: ") + name + " is not finite");
+  }
+  std::copy(array.data(), array.data() + array.size(), reinterpret_cast<float*>(&target));
+}
+
+std::shared_ptr<Ranker> make_ranker(nb::dict source) {
+  RankerWeights weights;
+  load(source, "origin_match", weights.origin_match);
+  load(source, "relation_match", weights.relation_match);
+  load(source, "recency", weights.recency);
+  load(source, "none", weights.none);
+  load(source, "hidden", weights.hidden);
+  load(source, "hidden_bias", weights.hidden_bias);
+  load(source, "output", weights.output);
+  load(source, "output_bias", weights.output_bias);
+  return std::make_shared<Ranker>(weights);
+}
+
+void make_session(Session* self, std::shared_ptr<Ranker> ranker, Input<Token> prompt) {
+  const nb::gil_scoped_release unlocked;
+  check_tokens(span_of(prompt), "prompt");
+  new (self) Session(std::move(ranker), span_of(prompt));
+}
+
+std::uint32_t add_text(Session& self, Input<Token> tokens, std::uint8_t origin) {
+  if (origin >= kOrigins) throw std::invalid_argument("no such origin");
+  const nb::gil_scoped_release unlocked;
+  check_tokens(span_of(tokens), "text");
+  return self.sources().add_text(span_of(tokens), static_cast<Origin>(origin));
+}
+
+std::uint32_t add_segment(Session& self, std::shared_ptr<Segment> segment, Input<std::uint64_t> live) {
+  std::vector<std::uint64_t> words(live.data(), live.data() + live.shape(0));
+  return self.sources().add_segment(std::move(segment), std::move(words));
+}
+
+nb::tuple propose(Session& self, int max_nodes, int max_depth, float min_path_prob,
+                  std::optional<Input<float>> cost, std::optional<Input<Token>> tokens,
+                  std::optional<Input<std::int32_t>> parents, std::optional<Input<float>> prob,
+                  std::optional<Input<std::uint8_t>> source) {
+  BudgetBounds bounds{max_nodes, max_depth, min_path_prob, {}};
+  if (cost) bounds.cost = span_of(*cost);
+  ExtraTree extra;
+  if (tokens && parents && prob && source) {
+    extra = {span_of(*tokens), span_of(*parents), span_of(*prob), span_of(*source)};
+  }
+  const FlatTree& tree = self.propose(bounds, extra);
+  return nb::make_tuple(copy_out<Token>(tree.tokens), copy_out<std::int32_t>(tree.parents),
+                        copy_out<float>(tree.prob), copy_out<std::uint8_t>(tree.source));
+}
+
+void commit(Session& self, Input<Token> tokens) {
+  check_tokens(span_of(tokens), "verdict");
+  self.commit(span_of(tokens));
+}
+
+nb::tuple counts(const Session& self) {
+  const Counts& counts = self.counts();
+  return nb::make_tuple(counts.steps, copy_out<std::int64_t>(counts.drafted), copy_out<std::int64_t>(counts.accepted));
+}
+
+nb::dict observe(Session& self, Input<Token> next, int max_depth) {
+  Observations seen;
+  self.observe(span_of(next), max_depth, seen);
+  nb::dict result;
+  result["candidate_node"] = copy_out<std::int32_t>(seen.node_of_candidate);
+  result["candidates"] = copy_out<std::uint8_t>(seen.candidates);
+  result["longest"] = copy_out<std::uint8_t>(seen.longest);
+  result["features"] = copy_out<float>(std::span<const float>(reinterpret_cast<const float*>(seen.tokens.data()),
+                                                              seen.tokens.size() * kFeatures));
+  result["hits"] = copy_out<std::uint8_t>(seen.token_hits);
+  result["depths"] = copy_out<std::uint8_t>(seen.depths);
+  return result;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native core of agentspec's drafters.";
+  nb::module_::import_("agentspec.index._native");  // registers Segment
+
+  m.attr("ORIGINS") = kOrigins;
+  m.attr("RELATIONS") = kRelations;
+  m.attr("RECENCIES") = kRecencies;
+  m.attr("MATCH_BUCKETS") = kMatchBuckets;
+  m.attr("FEATURES") = kFeatures;
+  m.attr("HIDDEN") = kHidden;
+
+  nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")
+      .def(nb::new_(&make_ranker), "weights"_a, "From a dict of float32 arrays, named as in native/ranker.hpp.");
+
+  nb::class_<Session>(m, "Session", "Drafting state of one request; not thread-safe.")
+      .def("__init__", &make_session, "ranker"_a, "prompt"_a)
+      .def("add_text", &add_text, "tokens"_a, "origin"_a, "Add `int32[M]` to copy from; returns its text number.")
+      .def("add_segment", &add_segment, "segment"_a, "live"_a,
+           "Add an index segment; `live`: uint64 words, a bit per document; returns its text number.")
+      .def("set_edited", [](Session& self, std::uint32_t text, std::int64_t start, std::int64_t end) {
+             self.sources().set_edited(text, start, end);
+           }, "text"_a, "start"_a, "end"_a, "Tokens [start, end) of a text are the file being edited.")
+      .def("start_draft", [](Session& self, std::uint32_t text, std::int64_t position) {
+             self.sources().start_draft(text, position);
+           }, "text"_a, "position"_a, "The text at `position` is likely to come next.")
+      .def("propose", &propose, "max_nodes"_a, "max_depth"_a, "min_path_prob"_a, "cost"_a.none(),
+           "tokens"_a.none() = nb::none(), "parents"_a.none() = nb::none(), "prob"_a.none() = nb::none(),
+           "source"_a.none() = nb::none(),
+           "The next tree as (tokens, parents, prob, source); the last four arguments are an outside drafter's tree.")
+      .def("commit", &commit, "tokens"_a, "Append the target's verdict, `int32[A + 1]`.")
+      .def("counts", &counts, "(steps, drafted by source, accepted by source).")
+      .def("observe", &observe, "next"_a, "max_depth"_a, "What the ranker sees along a known continuation, for fitting.");
+}

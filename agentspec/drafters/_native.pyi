@@ -1,0 +1,37 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.index._native import Segment
+
+ORIGINS: int
+RELATIONS: int
+RECENCIES: int
+MATCH_BUCKETS: int
+FEATURES: int
+HIDDEN: int
+
+class Ranker:
+    def __init__(self, weights: dict[str, NDArray[np.float32]]) -> None: ...
+
+class Session:
+    def __init__(self, ranker: Ranker, prompt: NDArray[np.int32]) -> None: ...
+    def add_text(self, tokens: NDArray[np.int32], origin: int) -> int: ...
+    def add_segment(self, segment: Segment, live: NDArray[np.uint64]) -> int: ...
+    def set_edited(self, text: int, start: int, end: int) -> None: ...
+    def start_draft(self, text: int, position: int) -> None: ...
+    def propose(
+        self,
+        max_nodes: int,
+        max_depth: int,
+        min_path_prob: float,
+        cost: NDArray[np.float32] | None,
+        tokens: NDArray[np.int32] | None = None,
+        parents: NDArray[np.int32] | None = None,
+        prob: NDArray[np.float32] | None = None,
+        source: NDArray[np.uint8] | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8]]: ...
+    def commit(self, tokens: NDArray[np.int32]) -> None: ...
+    def counts(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]: ...
+    def observe(self, next: NDArray[np.int32], max_depth: int) -> dict[str, NDArray[Any]]: ...

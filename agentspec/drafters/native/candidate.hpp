@@ -1,0 +1,80 @@
+// What every source yields: places in texts whose left context ends like the text being generated.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace agentspec {
+
+using Token = std::int32_t;  // negative: a boundary between documents, never drafted
+
+inline constexpr int kMaxMatch = 64;  // tokens of left context that a candidate's match is measured to
+
+// Where a candidate's text comes from, as finely as the ranker tells them apart.
+enum class Origin : std::uint8_t { kPrompt, kOutput, kRepository, kEdited, kView, kPrediction, kFormat };
+inline constexpr int kOrigins = 7;
+
+// Values of agentspec.drafters.tree.Source.
+enum class Source : std::uint8_t {
+  kRequest, kRepository, kPrediction, kEdit, kFormat, kSyntax, kEagle3
+};
+inline constexpr int kSources = 7;
+
+inline constexpr std::array<Source, kOrigins> kSourceOf{
+    Source::kRequest, Source::kRequest, Source::kRepository, Source::kEdit,
+    Source::kEdit,    Source::kPrediction, Source::kFormat};
+
+// Where a candidate lies relative to the nearest copy cursor of its text (see copy_cursors.hpp).
+enum class Relation : std::uint8_t {
+  kNone,        // the text has no cursor
+  kFollows,     // at a cursor that is being followed
+  kResumes,     // at a cursor that was left
+  kJustAhead, kAhead, kFarAhead,
+  kJustBehind, kBehind,
+  kElsewhere
+};
+inline constexpr int kRelations = 9;
+
+// A contiguous run of tokens that candidates point into; negative tokens separate documents.
+struct Text {
+  const Token* tokens = nullptr;
+  std::int64_t size = 0;
+
+  // The token at `position`; negative outside the text.
+  Token at(std::int64_t position) const { return position >= 0 && position < size ? tokens[position] : -1; }
+};
+
+// A place in a text: the token at `position` is what it proposes next.
+struct Candidate {
+  std::int64_t position;
+  Token next;
+  std::uint32_t text;      // index into the session's texts
+  std::uint16_t match;     // tokens before `position` that equal the end of the context
+  Origin origin;
+  Relation relation;
+  std::uint8_t recency;    // how many candidates of the same text are newer, in buckets (see recency_bucket)
+  float weight;            // unnormalised probability, given by the ranker
+};
+
+// Number of tokens before `position` that equal the end of `context`, at most kMaxMatch.
+inline int match_length(const Text& text, std::int64_t position, std::span<const Token> context) {
+  const std::int64_t limit = std::min<std::int64_t>({position, static_cast<std::int64_t>(context.size()), kMaxMatch});
+  const Token* left = text.tokens + position;
+  const Token* right = context.data() + context.size();
+  int length = 0;
+  while (length < limit && left[-1 - length] == right[-1 - length]) ++length;
+  return length;
+}
+
+inline constexpr int kRecencies = 5;
+
+// 0: the newest place, 1: the second, 2: up to the fourth, 3: up to the sixteenth, 4: older.
+inline std::uint8_t recency_bucket(int newer) {
+  if (newer < 2) return static_cast<std::uint8_t>(newer);
+  return newer < 4 ? 2 : newer < 16 ? 3 : 4;
+}
+
+}  // namespace agentspec

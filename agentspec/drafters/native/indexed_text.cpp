@@ -1,0 +1,87 @@
+#include "indexed_text.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace agentspec {
+namespace {
+
+constexpr int kWalkFactor = 4;  // places visited on a chain per place wanted: bounds the cost of hash collisions
+
+}  // namespace
+
+IndexedText::IndexedText(std::int64_t expected_tokens) {
+  const auto expected = static_cast<std::size_t>(std::max<std::int64_t>(expected_tokens, 1024));
+  tokens_.reserve(expected);
+  for (Chain& chain : chains_) chain.previous.reserve(expected + 1);
+  resize_chains(std::bit_ceil(2 * expected));
+}
+
+void IndexedText::append(std::span<const Token> tokens) {
+  for (const Token token : tokens) {
+    tokens_.push_back(token);
+    if (token >= 0) {
+      if (static_cast<std::size_t>(token) >= counts_.size()) counts_.resize(static_cast<std::size_t>(token) * 5 / 4 + 64);
+      if (counts_[token] < std::numeric_limits<std::uint16_t>::max()) ++counts_[token];
+    }
+    if (tokens_.size() > chains_[0].newest.size()) {
+      resize_chains(2 * chains_[0].newest.size());
+    } else {
+      link(size());
+    }
+  }
+}
+
+std::size_t IndexedText::slot(const Token* end, int order) const {
+  std::uint64_t hash = 0;
+  for (int i = 1; i <= order; ++i) hash = (hash ^ static_cast<std::uint32_t>(end[-i])) * 0x9e3779b97f4a7c15u;
+  return static_cast<std::size_t>(hash >> (64 - bits_));
+}
+
+void IndexedText::link(std::int64_t place) {
+  for (std::size_t i = 0; i < kOrders.size(); ++i) {
+    Chain& chain = chains_[i];
+    chain.previous.resize(static_cast<std::size_t>(place) + 1, 0);
+    if (place < kOrders[i]) continue;
+    std::int32_t& newest = chain.newest[slot(tokens_.data() + place, kOrders[i])];
+    chain.previous[place] = newest;
+    newest = static_cast<std::int32_t>(place);
+  }
+}
+
+void IndexedText::resize_chains(std::size_t slots) {
+  bits_ = std::bit_width(slots) - 1;
+  for (Chain& chain : chains_) {
+    chain.newest.assign(slots, 0);
+    chain.previous.assign(1, 0);
+  }
+  for (std::int64_t place = 1; place <= size(); ++place) link(place);
+}
+
+void IndexedText::find(std::span<const Token> context, int limit, int enough, std::uint32_t text_index,
+                       std::vector<Candidate>& found) const {
+  const Text text = this->text();
+  int count = 0;
+  int longer = kMaxMatch + 1;  // what earlier, longer chains have covered already
+  for (std::size_t i = 0; i < kOrders.size() && count < limit; ++i) {
+    const int order = kOrders[i];
+    if (static_cast<std::size_t>(order) > context.size()) continue;
+    if (order == 1 && count >= enough) break;
+    const int wanted = order == 1 ? std::min(limit, enough) : limit;
+    int visits = kWalkFactor * limit;
+    std::int32_t place = chains_[i].newest[slot(context.data() + context.size(), order)];
+    for (; place > 0 && visits > 0 && count < wanted; place = chains_[i].previous[place], --visits) {
+      if (place >= text.size || tokens_[place] < 0) continue;
+      const int match = match_length(text, place, context);
+      if (match < order || match >= longer) continue;
+      found.push_back({.position = place, .next = tokens_[place], .text = text_index,
+                       .match = static_cast<std::uint16_t>(match), .origin = Origin::kPrompt,
+                       .relation = Relation::kNone, .recency = recency_bucket(count), .weight = 0});
+      ++count;
+    }
+    longer = order;
+  }
+}
+
+}  // namespace agentspec

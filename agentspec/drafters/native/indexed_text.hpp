@@ -1,0 +1,51 @@
+// A growing text in memory whose places are found by the one, two or four tokens before them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "candidate.hpp"
+
+namespace agentspec {
+
+// Tokens with three hash chains over them. Appending costs O(1) per token; chains run from new to old.
+class IndexedText {
+ public:
+  explicit IndexedText(std::int64_t expected_tokens = 0);
+
+  void append(std::span<const Token> tokens);
+
+  Text text() const { return {tokens_.data(), static_cast<std::int64_t>(tokens_.size())}; }
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
+  std::span<const Token> tokens() const { return tokens_; }
+
+  // How often `token` occurs.
+  int frequency(Token token) const {
+    return token >= 0 && static_cast<std::size_t>(token) < counts_.size() ? counts_[token] : 0;
+  }
+
+  // Places whose left context ends like `context`, at most `limit` of them: those that share four tokens from new to
+  // old, then those that share two, then, when fewer than `enough` were found, those that share one.
+  void find(std::span<const Token> context, int limit, int enough, std::uint32_t text_index,
+            std::vector<Candidate>& found) const;
+
+ private:
+  static constexpr std::array<int, 3> kOrders{4, 2, 1};
+
+  struct Chain {
+    std::vector<std::int32_t> newest;    // by hash of the context: one past the last token of its newest occurrence
+    std::vector<std::int32_t> previous;  // by the same place: the next older place of the same hash; 0 ends the chain
+  };
+
+  std::size_t slot(const Token* end, int order) const;
+  void link(std::int64_t place);
+  void resize_chains(std::size_t slots);
+
+  std::vector<Token> tokens_;
+  std::vector<std::uint16_t> counts_;  // by token, saturating
+  std::array<Chain, 3> chains_;        // in the order of kOrders
+  int bits_ = 0;                       // log2 of the number of slots
+};
+
+}  // namespace agentspec

@@ -1,0 +1,96 @@
+#include "session.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+constexpr float kFastForgetting = 0.3f;
+constexpr float kSlowForgetting = 0.05f;
+constexpr float kBiasRate = 0.05f;   // step of the online correction of the log-odds
+constexpr float kBiasDecay = 0.97f;  // per verdict
+constexpr float kMaxBias = 1.5f;
+constexpr int kShortestCopy = 4;     // tokens that must agree before a place counts as being copied
+constexpr std::size_t kCopiesFollowed = 3;  // places followed per verdict
+
+}  // namespace
+
+Session::Session(std::shared_ptr<const Ranker> ranker, std::span<const Token> prompt)
+    : ranker_(std::move(ranker)), sources_(prompt), builder_(*ranker_) {}
+
+const FlatTree& Session::propose(const BudgetBounds& bounds, const ExtraTree& extra) {
+  do {
+    tree_ = &builder_.build(sources_, situation_, bounds, extra);
+  } while (sources_.drop_damaged());  // what was read from a damaged file is not drafted
+  for (const std::uint8_t source : tree_->source) ++counts_.drafted[source];
+  return *tree_;
+}
+
+std::span<const std::int32_t> Session::accepted_path(std::span<const Token> tokens) {
+  path_.clear();
+  std::int32_t parent = kRoot;
+  const auto size = static_cast<std::int32_t>(tree_->tokens.size());
+  for (std::int32_t node = 0; node < size && path_.size() < tokens.size(); ++node) {
+    if (tree_->parents[node] != parent || tree_->tokens[node] != tokens[path_.size()]) continue;
+    path_.push_back(node);
+    parent = node;
+  }
+  return path_;
+}
+
+void Session::learn(std::span<const std::int32_t> path, bool accepted_whole) {
+  // Every drafted child of a node on the accepted path was judged: it was right or wrong.
+  const auto on_path = [&](std::int32_t node) { return std::binary_search(path.begin(), path.end(), node); };
+  float error = 0;
+  bool judged = false;
+  for (std::int32_t node = 0; node < static_cast<std::int32_t>(tree_->tokens.size()); ++node) {
+    if (tree_->parents[node] != kRoot && !on_path(tree_->parents[node])) continue;
+    error += (on_path(node) ? 1.0f : 0.0f) - tree_->prob[node];
+    judged = true;
+  }
+  if (!judged) return;
+  situation_.bias = std::clamp(kBiasDecay * situation_.bias + kBiasRate * error, -kMaxBias, kMaxBias);
+  const auto right = static_cast<float>(path.size());
+  const float rate = right / (right + (accepted_whole ? 0.0f : 1.0f));
+  situation_.fast_rate += kFastForgetting * (rate - situation_.fast_rate);
+  situation_.slow_rate += kSlowForgetting * (rate - situation_.slow_rate);
+}
+
+void Session::follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens) {
+  if (path.empty()) return;
+  const std::span<const Candidate> support = builder_.support(path.back());
+  const auto depth = static_cast<std::int64_t>(path.size());
+  std::array<std::uint32_t, kCopiesFollowed> followed{};
+  std::size_t count = 0;
+  for (const Candidate& candidate : support) {
+    if (count == kCopiesFollowed) break;
+    if (candidate.match + 1 < kShortestCopy) continue;
+    if (std::find(followed.begin(), followed.begin() + static_cast<std::ptrdiff_t>(count), candidate.text) !=
+        followed.begin() + static_cast<std::ptrdiff_t>(count)) {
+      continue;
+    }
+    followed[count++] = candidate.text;
+    const std::int64_t start = candidate.position - (depth - 1);
+    const std::int64_t shared = common_prefix(sources_.texts()[candidate.text], start, tokens);
+    sources_.follow(candidate.text, start + shared, static_cast<std::int64_t>(tokens.size()) - shared);
+  }
+}
+
+void Session::commit(std::span<const Token> tokens) {
+  if (tokens.empty()) return;
+  ++counts_.steps;
+  std::span<const std::int32_t> path;
+  if (tree_ != nullptr) {
+    path = accepted_path(tokens);
+    for (const std::int32_t node : path) ++counts_.accepted[tree_->source[node]];
+    learn(path, path.size() == tokens.size());
+  }
+  sources_.commit(tokens);
+  if (tree_ != nullptr) follow_copies(path, tokens);
+  situation_.output_length += static_cast<std::int64_t>(tokens.size());
+  situation_.since_left = sources_.tokens_since_left();
+  situation_.copied = situation_.since_left == 0 ? situation_.copied + static_cast<std::int64_t>(tokens.size()) : 0;
+  tree_ = nullptr;
+}
+
+}  // namespace agentspec

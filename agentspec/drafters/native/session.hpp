@@ -1,0 +1,54 @@
+// Drafting state of one request: what to copy from, what was drafted last, what came of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "sources.hpp"
+#include "tree_builder.hpp"
+
+namespace agentspec {
+
+struct Counts {
+  std::int64_t steps = 0;
+  std::array<std::int64_t, kSources> drafted{};
+  std::array<std::int64_t, kSources> accepted{};
+};
+
+// Not thread-safe; sessions are independent of each other.
+class Session {
+ public:
+  Session(std::shared_ptr<const Ranker> ranker, std::span<const Token> prompt);
+
+  Sources& sources() { return sources_; }
+
+  const FlatTree& propose(const BudgetBounds& bounds, const ExtraTree& extra);
+
+  // The verdict on the last tree: accepted tokens and one more. Without a tree in between, plain decoding.
+  void commit(std::span<const Token> tokens);
+
+  const Counts& counts() const { return counts_; }
+
+  void observe(std::span<const Token> next, int max_depth, Observations& observations) {
+    builder_.follow(sources_, situation_, next, max_depth, observations);
+    tree_ = nullptr;
+  }
+
+ private:
+  // Follows `tokens` down the last tree; returns the nodes that hold them.
+  std::span<const std::int32_t> accepted_path(std::span<const Token> tokens);
+  void learn(std::span<const std::int32_t> path, bool accepted_whole);
+  void follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens);
+
+  std::shared_ptr<const Ranker> ranker_;
+  Sources sources_;
+  TreeBuilder builder_;
+  Situation situation_;
+  Counts counts_;
+  const FlatTree* tree_ = nullptr;  // the last proposal, until its verdict
+  std::vector<std::int32_t> path_;
+};
+
+}  // namespace agentspec

@@ -1,0 +1,113 @@
+#include "sources.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+constexpr std::int64_t kExpectedOutput = 2048;  // tokens; the request's text grows beyond it when it must
+constexpr std::int64_t kSubstitutionAge = 3;    // a cursor left at most this long ago may skip what was replaced
+constexpr std::int64_t kResumeAge = 64;         // a cursor left longer ago needs a match to be taken up again
+
+}  // namespace
+
+Sources::Sources(std::span<const Token> prompt)
+    : request_(static_cast<std::int64_t>(prompt.size()) + kExpectedOutput),
+      prompt_length_(static_cast<std::int64_t>(prompt.size())) {
+  request_.append(prompt);
+  texts_.push_back(request_.text());
+  origins_.push_back(Origin::kPrompt);
+}
+
+std::uint32_t Sources::add_text(std::span<const Token> tokens, Origin origin) {
+  const auto text = static_cast<std::uint32_t>(texts_.size());
+  extras_.push_back({text, origin, IndexedText(static_cast<std::int64_t>(tokens.size()))});
+  extras_.back().indexed.append(tokens);
+  texts_.push_back(extras_.back().indexed.text());
+  origins_.push_back(origin);
+  return text;
+}
+
+std::uint32_t Sources::add_segment(std::shared_ptr<const Segment> segment, std::vector<std::uint64_t> live) {
+  const auto text = static_cast<std::uint32_t>(texts_.size());
+  repositories_.push_back({text, RepositoryText(std::move(segment), std::move(live))});
+  texts_.push_back(repositories_.back().indexed.text());
+  origins_.push_back(Origin::kRepository);
+  return text;
+}
+
+void Sources::set_edited(std::uint32_t text, std::int64_t start, std::int64_t end) {
+  edited_.push_back({text, start, end});
+}
+
+void Sources::start_draft(std::uint32_t text, std::int64_t position) {
+  starts_.push_back({text, position, 0});
+  cursors_.follow({text, position, 0});
+}
+
+void Sources::commit(std::span<const Token> tokens) {
+  request_.append(tokens);
+  texts_[kRequestText] = request_.text();
+  cursors_.advance(texts_, tokens);
+  starts_.clear();
+}
+
+Origin Sources::origin_of(const Candidate& candidate) const {
+  for (const Range& range : edited_) {
+    if (candidate.text == range.text && candidate.position >= range.start && candidate.position < range.end) {
+      return Origin::kEdited;
+    }
+  }
+  if (candidate.text == kRequestText) return candidate.position < prompt_length_ ? Origin::kPrompt : Origin::kOutput;
+  return origins_[candidate.text];
+}
+
+void Sources::complete(Candidate& candidate) const {
+  candidate.origin = origin_of(candidate);
+  candidate.relation = cursors_.relation(candidate);
+}
+
+void Sources::find(std::span<const Token> context, const LookupLimits& limits, std::vector<Candidate>& found) const {
+  const std::size_t first = found.size();
+  request_.find(context, limits.request, limits.enough, kRequestText, found);
+  for (const Extra& extra : extras_) extra.indexed.find(context, limits.extra, 0, extra.text, found);
+  for (const Repository& repository : repositories_) {
+    const int shortest = static_cast<int>(found.size() - first) < limits.enough ? 1 : 2;
+    repository.indexed.find(context, limits.repository, shortest, repository.text, found);
+  }
+  for (std::size_t i = first; i < found.size(); ++i) complete(found[i]);
+}
+
+void Sources::add_expected(std::vector<Candidate>& found) const {
+  const auto add = [&](std::uint32_t text, std::int64_t position, bool draft_start) {
+    const Token next = texts_[text].at(position);
+    if (next < 0) return;
+    for (Candidate& candidate : found) {
+      if (candidate.text != text || candidate.position != position) continue;
+      if (draft_start) candidate.origin = Origin::kFormat;
+      return;
+    }
+    Candidate candidate{.position = position, .next = next, .text = text,
+                        .match = static_cast<std::uint16_t>(match_length(texts_[text], position, request())),
+                        .origin = Origin::kFormat, .relation = Relation::kNone, .recency = 0, .weight = 0};
+    complete(candidate);
+    if (draft_start) candidate.origin = Origin::kFormat;
+    found.push_back(candidate);
+  };
+  for (const CopyCursor& cursor : cursors_.all()) {
+    if (cursor.age <= kResumeAge) add(cursor.text, cursor.position, false);
+    if (cursor.age > 0 && cursor.age <= kSubstitutionAge) add(cursor.text, cursor.position + cursor.age, false);
+  }
+  for (const CopyCursor& start : starts_) add(start.text, start.position, true);
+}
+
+bool Sources::drop_damaged() {
+  const auto dropped = std::erase_if(repositories_, [&](const Repository& repository) {
+    if (!repository.indexed.damaged()) return false;
+    texts_[repository.text] = Text{};
+    return true;
+  });
+  return dropped > 0;
+}
+
+}  // namespace agentspec

@@ -1,0 +1,225 @@
+#include "tree_builder.hpp"
+
+#include <algorithm>
+
+namespace agentspec {
+namespace {
+
+constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48, .enough = 12};
+constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .enough = 4};
+constexpr std::size_t kFewCandidates = 4;      // nodes with fewer look for more
+constexpr int kMaxInnerLookups = 12;           // per tree
+constexpr std::size_t kContextTokens = kMaxMatch;
+
+Source main_source(const Proposal& proposal) {
+  const auto heaviest = std::max_element(proposal.by_origin.begin(), proposal.by_origin.end());
+  return kSourceOf[static_cast<std::size_t>(heaviest - proposal.by_origin.begin())];
+}
+
+// The number of nodes, of those in `path_probability` order, that gives most tokens per second.
+std::size_t best_size(std::span<const float> path_probability, std::span<const float> cost) {
+  std::size_t best = 0;
+  double tokens = 1, best_rate = 0;
+  for (std::size_t n = 0; n <= path_probability.size() && n < cost.size(); ++n) {
+    if (n > 0) tokens += path_probability[n - 1];
+    const double rate = tokens / cost[n];
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = n;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+void TreeBuilder::start(const Sources& sources) {
+  nodes_.clear();
+  heap_.clear();
+  chosen_.clear();
+  place_.clear();
+  candidates_.clear();
+  grouped_.clear();
+  lookups_left_ = kMaxInnerLookups;
+  sources.find(context_of(kRoot, sources), kRootLookup, candidates_);
+  sources.add_expected(candidates_);
+}
+
+std::span<const Token> TreeBuilder::context_of(std::int32_t node, const Sources& sources) {
+  const std::span<const Token> request = sources.request();
+  if (node == kRoot) return request.last(std::min(request.size(), kContextTokens));
+  const auto depth = static_cast<std::size_t>(nodes_[node].depth);
+  const std::size_t drafted = std::min(depth, kContextTokens);
+  const std::size_t committed = std::min(request.size(), kContextTokens - drafted);
+  context_.resize(committed + drafted);
+  std::copy(request.end() - static_cast<std::ptrdiff_t>(committed), request.end(), context_.begin());
+  for (std::size_t i = context_.size(); i > committed; --i) {
+    context_[i - 1] = nodes_[node].token;
+    node = nodes_[node].parent;
+  }
+  return context_;
+}
+
+void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Situation& situation,
+                             std::vector<Features>* features) {
+  int depth = 0;
+  Token last = sources.request().empty() ? -1 : sources.request().back();
+  if (node != kRoot) {
+    const Node& parent = nodes_[node];
+    depth = parent.depth;
+    last = parent.token;
+    candidates_.clear();
+    for (std::uint32_t i = parent.first; i < parent.first + parent.count; ++i) {
+      Candidate candidate = grouped_[i];
+      candidate.next = sources.texts()[candidate.text].at(++candidate.position);
+      if (candidate.next < 0) continue;
+      if (candidate.match < kMaxMatch) ++candidate.match;
+      candidates_.push_back(candidate);
+    }
+    if (candidates_.size() < kFewCandidates && lookups_left_ > 0) {
+      --lookups_left_;
+      const std::size_t known = candidates_.size();
+      sources.find(context_of(node, sources), kInnerLookup, candidates_);
+      const auto is_known = [&](const Candidate& found) {
+        return std::any_of(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(known),
+                           [&](const Candidate& other) {
+                             return other.text == found.text && other.position == found.position;
+                           });
+      };
+      candidates_.erase(std::remove_if(candidates_.begin() + static_cast<std::ptrdiff_t>(known), candidates_.end(), is_known),
+                        candidates_.end());
+    }
+  }
+  pool(candidates_, ranker_, sources, situation, last, depth, grouped_, proposals_, features);
+}
+
+void TreeBuilder::push(const Node& node) {
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return nodes_[a].path_probability != nodes_[b].path_probability
+               ? nodes_[a].path_probability < nodes_[b].path_probability
+               : a > b;
+  };
+  nodes_.push_back(node);
+  heap_.push_back(static_cast<std::int32_t>(nodes_.size() - 1));
+  std::push_heap(heap_.begin(), heap_.end(), likelier);
+}
+
+void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra) {
+  const int depth = node == kRoot ? 1 : nodes_[node].depth + 1;
+  if (depth > bounds.max_depth) return;
+  const float path = node == kRoot ? 1.0f : nodes_[node].path_probability;
+  const std::int32_t extra_node = node == kRoot ? kRoot : nodes_[node].extra;
+  const bool has_extra = !extra.tokens.empty() && (node == kRoot || extra_node != kRoot);
+  std::vector<std::int32_t> unmatched;
+  if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
+  for (const Proposal& p : proposals_) {
+    Node child{.token = p.token, .parent = node, .extra = kRoot, .depth = depth, .first = p.first, .count = p.count,
+               .probability = p.probability, .path_probability = 0, .source = main_source(p)};
+    for (std::size_t i = 0; i < unmatched.size(); ++i) {
+      if (extra.tokens[unmatched[i]] != p.token) continue;
+      child.extra = unmatched[i];
+      // Two estimates of one event, neither aware of the other's evidence: the surer one counts.
+      if (extra.prob[child.extra] > child.probability) {
+        child.probability = extra.prob[child.extra];
+        child.source = static_cast<Source>(extra.source[child.extra]);
+      }
+      unmatched.erase(unmatched.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+    child.path_probability = path * child.probability;
+    if (child.path_probability >= bounds.min_path_prob) push(child);
+  }
+  for (const std::int32_t i : unmatched) {
+    const Node child{.token = extra.tokens[i], .parent = node, .extra = i, .depth = depth, .first = 0, .count = 0,
+                     .probability = extra.prob[i], .path_probability = path * extra.prob[i],
+                     .source = static_cast<Source>(extra.source[i])};
+    if (child.path_probability >= bounds.min_path_prob) push(child);
+  }
+}
+
+const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situation, const BudgetBounds& bounds,
+                                   const ExtraTree& extra) {
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return nodes_[a].path_probability != nodes_[b].path_probability
+               ? nodes_[a].path_probability < nodes_[b].path_probability
+               : a > b;
+  };
+  extra_children_.assign(extra.tokens.size() + 1, {});
+  for (std::size_t i = 0; i < extra.tokens.size(); ++i) {
+    extra_children_[static_cast<std::size_t>(extra.parents[i] + 1)].push_back(static_cast<std::int32_t>(i));
+  }
+  start(sources);
+  std::size_t most = static_cast<std::size_t>(std::max(bounds.max_nodes, 0));
+  if (!bounds.cost.empty()) most = std::min(most, bounds.cost.size() - 1);
+  std::vector<float> path_probability;
+  look_after(kRoot, sources, situation);
+  push_children(kRoot, bounds, extra);
+  while (!heap_.empty() && chosen_.size() < most) {
+    std::pop_heap(heap_.begin(), heap_.end(), likelier);
+    const std::int32_t node = heap_.back();
+    heap_.pop_back();
+    place_.resize(nodes_.size(), -1);
+    place_[node] = static_cast<std::int32_t>(chosen_.size());
+    chosen_.push_back(node);
+    path_probability.push_back(nodes_[node].path_probability);
+    if (chosen_.size() == most) break;
+    look_after(node, sources, situation);
+    push_children(node, bounds, extra);
+  }
+  if (!bounds.cost.empty()) chosen_.resize(best_size(path_probability, bounds.cost));
+  tree_.tokens.clear();
+  tree_.parents.clear();
+  tree_.prob.clear();
+  tree_.source.clear();
+  for (const std::int32_t index : chosen_) {
+    const Node& node = nodes_[index];
+    tree_.tokens.push_back(node.token);
+    tree_.parents.push_back(node.parent == kRoot ? kRoot : place_[node.parent]);
+    tree_.prob.push_back(node.probability);
+    tree_.source.push_back(static_cast<std::uint8_t>(node.source));
+  }
+  return tree_;
+}
+
+std::span<const Candidate> TreeBuilder::support(std::int32_t node) const {
+  const Node& chosen = nodes_[chosen_[static_cast<std::size_t>(node)]];
+  return {grouped_.data() + chosen.first, chosen.count};
+}
+
+void TreeBuilder::follow(const Sources& sources, const Situation& situation, std::span<const Token> next,
+                         int max_depth, Observations& observations) {
+  start(sources);
+  std::int32_t node = kRoot;
+  for (int depth = 0; depth < max_depth && depth < static_cast<int>(next.size()); ++depth) {
+    const Token truth = next[depth];
+    const std::size_t group_start = grouped_.size();
+    look_after(node, sources, situation, &observations.tokens);
+    if (proposals_.empty()) return;
+    const auto number = static_cast<std::int32_t>(observations.longest.size());
+    int longest = 0;
+    for (std::size_t i = group_start; i < grouped_.size(); ++i) {
+      const Candidate& candidate = grouped_[i];
+      longest = std::max<int>(longest, candidate.match);
+      observations.node_of_candidate.push_back(number);
+      for (const int value : {static_cast<int>(candidate.origin), match_bucket(candidate.match),
+                              static_cast<int>(candidate.relation), static_cast<int>(candidate.recency),
+                              candidate.next == truth ? 1 : 0}) {
+        observations.candidates.push_back(static_cast<std::uint8_t>(value));
+      }
+    }
+    observations.longest.push_back(static_cast<std::uint8_t>(match_bucket(longest)));
+    const Proposal* hit = nullptr;
+    for (const Proposal& p : proposals_) {
+      observations.token_hits.push_back(p.token == truth);
+      observations.depths.push_back(static_cast<std::uint8_t>(std::min(depth, 255)));
+      if (p.token == truth) hit = &p;
+    }
+    if (!hit) return;
+    nodes_.push_back({.token = truth, .parent = node, .extra = kRoot, .depth = depth + 1, .first = hit->first,
+                      .count = hit->count, .probability = hit->probability, .path_probability = 0,
+                      .source = Source::kRequest});
+    node = static_cast<std::int32_t>(nodes_.size() - 1);
+  }
+}
+
+}  // namespace agentspec

@@ -1,0 +1,141 @@
+"""The model-free drafter: one tree from the request, the repository, the prediction and the edited file."""
+
+from __future__ import annotations
+
+import time
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agentspec.drafters import _native
+from agentspec.drafters.base import DraftReceipt
+from agentspec.drafters.tree import DraftTree, Source
+from agentspec.drafters.weights import shipped_ranker
+from agentspec.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from agentspec.drafters.base import Budget, DraftRequest
+
+
+class Origin(IntEnum):
+    """Where a candidate's text comes from; values of `native/candidate.hpp`."""
+
+    PROMPT = 0
+    OUTPUT = 1
+    REPOSITORY = 2
+    EDITED = 3
+    VIEW = 4
+    PREDICTION = 5
+    FORMAT = 6
+
+
+class TreeSession:
+    """Drafting state of one request, see `agentspec.drafters.base.DraftSession`. Not thread-safe.
+
+    Args:
+        ranker: learnt weights.
+        request: what is known before the first token.
+    """
+
+    def __init__(self, ranker: _native.Ranker, request: DraftRequest) -> None:
+        self._seconds = 0.0
+        self._native = _native.Session(ranker, _tokens(request.prompt, "prompt"))
+        if request.prediction is not None and len(request.prediction):
+            text = self._native.add_text(_tokens(request.prediction, "prediction"), Origin.PREDICTION)
+            self._native.start_draft(text, 0)
+        if request.repository is not None:
+            self._add_repository(request)
+
+    def propose(self, budget: Budget, extra: DraftTree | None = None) -> DraftTree:
+        """The draft tree after everything committed so far; empty when there is nothing worth verifying.
+
+        Args:
+            budget: bounds of the tree.
+            extra: another drafter's tree (EAGLE-3's) at the same place; its nodes compete with the candidates by
+                their own probabilities and are extended by candidates where both agree.
+
+        Raises:
+            InvalidRequestError: an array of the budget has the wrong type.
+            DraftTreeError: `extra` is not a valid tree.
+        """
+        start = time.perf_counter()
+        cost = budget.cost
+        if cost is not None and (cost.dtype != np.float32 or cost.ndim != 1 or not len(cost)):
+            raise InvalidRequestError(f"budget.cost is {cost.dtype}{list(cost.shape)}; expected float32[K] with K > 0")
+        if extra is None:
+            arrays = self._native.propose(budget.max_nodes, budget.max_depth, budget.min_path_prob, cost)
+        else:
+            extra.validate(max(len(extra), 1), max(len(extra), 1))
+            arrays = self._native.propose(
+                budget.max_nodes,
+                budget.max_depth,
+                budget.min_path_prob,
+                cost,
+                extra.tokens,
+                extra.parents,
+                extra.prob,
+                extra.source,
+            )
+        tree = DraftTree(*arrays)
+        self._seconds += time.perf_counter() - start
+        return tree
+
+    def commit(self, tokens: NDArray[np.int32]) -> None:
+        """Append the target's verdict: `int32[A + 1]`, accepted tokens and the bonus token.
+
+        Raises:
+            InvalidRequestError: not a one-dimensional int32 array of tokens >= 0.
+        """
+        start = time.perf_counter()
+        self._native.commit(_tokens(tokens, "verdict"))
+        self._seconds += time.perf_counter() - start
+
+    def receipt(self) -> DraftReceipt:
+        """Counts so far."""
+        steps, drafted, accepted = self._native.counts()
+        return DraftReceipt(
+            steps=steps,
+            drafted={source: int(drafted[source]) for source in Source if drafted[source]},
+            accepted={source: int(accepted[source]) for source in Source if accepted[source]},
+            propose_seconds=self._seconds,
+        )
+
+    def _add_repository(self, request: DraftRequest) -> None:
+        repository = request.repository
+        assert repository is not None
+        texts = [
+            self._native.add_segment(segment, live)
+            for segment, live in zip(repository.segments, repository.live, strict=True)
+        ]
+        edited = repository.document(request.edited_path) if request.edited_path else None
+        if edited is not None:
+            self._native.set_edited(texts[edited.segment], edited.start, edited.start + edited.length)
+
+
+class TreeDrafter:
+    """Makes `TreeSession`s, see `agentspec.drafters.base.Drafter`.
+
+    Args:
+        ranker: learnt weights; None: the shipped ones.
+    """
+
+    def __init__(self, ranker: _native.Ranker | None = None) -> None:
+        self._ranker = shipped_ranker() if ranker is None else ranker
+
+    def begin(self, request: DraftRequest) -> TreeSession:
+        """Start drafting for one request.
+
+        Raises:
+            InvalidRequestError: prompt or prediction is not a one-dimensional int32 array of tokens >= 0.
+        """
+        return TreeSession(self._ranker, request)
+
+
+def _tokens(tokens: NDArray[np.int32], name: str) -> NDArray[np.int32]:
+    if not isinstance(tokens, np.ndarray) or tokens.dtype != np.int32 or tokens.ndim != 1:
+        kind = f"{tokens.dtype}{list(tokens.shape)}" if isinstance(tokens, np.ndarray) else type(tokens).__name__
+        raise InvalidRequestError(f"{name} is {kind}; drafting expects an int32 array of one dimension")
+    return np.ascontiguousarray(tokens)

@@ -63,7 +63,20 @@ class Trace:
     documents: tuple[Document, ...]
 
 
-def build_traces(edits: Iterable[Edit], codec: TextCodec, formats: Sequence[str], max_tokens: int) -> list[Trace]:
+@dataclass(frozen=True, slots=True)
+class TraceSet:
+    """Traces made with one tokenizer.
+
+    Attributes:
+        traces: in the order in which they were recorded.
+        tokenizer: its fingerprint, see `agentspec.benchmarking.codec.FileCodec`.
+    """
+
+    traces: tuple[Trace, ...]
+    tokenizer: str
+
+
+def build_traces(edits: Iterable[Edit], codec: TextCodec, formats: Sequence[str], max_tokens: int) -> tuple[Trace, ...]:
     """Render and tokenise edits in each of the formats.
 
     Args:
@@ -95,14 +108,14 @@ def build_traces(edits: Iterable[Edit], codec: TextCodec, formats: Sequence[str]
             if max(len(prompt), len(output)) <= max_tokens:
                 identity = f"{edit.commit[:10]}:{edit.before.path}:{name}"
                 traces.append(Trace(identity, name, edit.before.path, prompt, output, repository))
-    return traces
+    return tuple(traces)
 
 
 def _tokens(codec: TextCodec, text: str) -> NDArray[np.int32]:
     return np.asarray(codec.encode(text), np.int32)
 
 
-def save_traces(file: Path, traces: Sequence[Trace]) -> None:
+def save_traces(file: Path, recorded: TraceSet) -> None:
     """Write a trace file; an existing one is replaced."""
     streams: list[NDArray[np.int32]] = []
     numbers: dict[int, int] = {}
@@ -127,9 +140,11 @@ def save_traces(file: Path, traces: Sequence[Trace]) -> None:
             "output": add(trace.output),
             "documents": [document_number(document) for document in trace.documents],
         }
-        for trace in traces
+        for trace in recorded.traces
     ]
-    manifest = json.dumps({"format": _FILE_FORMAT, "documents": documents, "traces": entries})
+    manifest = json.dumps(
+        {"format": _FILE_FORMAT, "tokenizer": recorded.tokenizer, "documents": documents, "traces": entries}
+    )
     with file.open("wb") as target:
         np.savez_compressed(
             target,
@@ -139,7 +154,7 @@ def save_traces(file: Path, traces: Sequence[Trace]) -> None:
         )
 
 
-def load_traces(file: Path) -> list[Trace]:
+def load_traces(file: Path) -> TraceSet:
     """Read a trace file.
 
     Raises:
@@ -153,7 +168,7 @@ def load_traces(file: Path) -> list[Trace]:
             raise InvalidRequestError(f"{file} holds traces of format {manifest['format']!r}, not {_FILE_FORMAT!r}")
         streams = np.split(tokens.astype(np.int32, copy=False), np.cumsum(lengths))
         documents = [Document(entry["path"], streams[entry["stream"]]) for entry in manifest["documents"]]
-        return [
+        traces = tuple(
             Trace(
                 id=entry["id"],
                 format=entry["format"],
@@ -163,7 +178,8 @@ def load_traces(file: Path) -> list[Trace]:
                 documents=tuple(documents[number] for number in entry["documents"]),
             )
             for entry in manifest["traces"]
-        ]
+        )
+        return TraceSet(traces, manifest["tokenizer"])
     except FileNotFoundError as error:
         raise InvalidRequestError(f"trace file {file} does not exist") from error
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, zlib.error, zipfile.BadZipFile) as error:

@@ -9,7 +9,7 @@ import pytest
 
 from agentspec.benchmarking.formats import FORMATS
 from agentspec.benchmarking.git_history import recorded_edits
-from agentspec.benchmarking.traces import Trace, build_traces, load_traces, save_traces
+from agentspec.benchmarking.traces import Trace, TraceSet, build_traces, load_traces, save_traces
 from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def traces(repository: ScratchRepository, codec: ByteCodec) -> list[Trace]:
+def traces(repository: ScratchRepository, codec: ByteCodec) -> tuple[Trace, ...]:
     repository.commit("start", main_py="a = 1\nb = 1\n", util_py="u = 1\n")
     repository.commit("second", main_py="a = 2\nb = 1\n")
     repository.commit("third", main_py="a = 3\nb = 1\n")
     return build_traces(recorded_edits(repository.root, 10), codec, list(FORMATS), max_tokens=10_000)
 
 
-def test_every_edit_is_rendered_in_every_format(traces: list[Trace], codec: ByteCodec) -> None:
+def test_every_edit_is_rendered_in_every_format(traces: tuple[Trace, ...], codec: ByteCodec) -> None:
     assert [trace.format for trace in traces] == [*FORMATS, *FORMATS]
     whole = traces[0]
     assert codec.decode(whole.output.tolist()) == "```\na = 3\nb = 1\n```\n"
@@ -35,7 +35,7 @@ def test_every_edit_is_rendered_in_every_format(traces: list[Trace], codec: Byte
     assert len({trace.id for trace in traces}) == len(traces)
 
 
-def test_a_document_that_traces_share_is_held_once(traces: list[Trace]) -> None:
+def test_a_document_that_traces_share_is_held_once(traces: tuple[Trace, ...]) -> None:
     assert traces[0].documents[0] is traces[-1].documents[0]
 
 
@@ -46,9 +46,11 @@ def test_what_is_too_long_is_left_out(repository: ScratchRepository, codec: Byte
     assert [trace.path for trace in build_traces(edits, codec, ["whole-file"], max_tokens=250)] == ["short.py"]
 
 
-def test_a_file_gives_back_what_was_saved(traces: list[Trace], tmp_path: Path) -> None:
-    save_traces(tmp_path / "traces.npz", traces)
-    loaded = load_traces(tmp_path / "traces.npz")
+def test_a_file_gives_back_what_was_saved(traces: tuple[Trace, ...], tmp_path: Path) -> None:
+    save_traces(tmp_path / "traces.npz", TraceSet(traces, "bytes"))
+    recorded = load_traces(tmp_path / "traces.npz")
+    assert recorded.tokenizer == "bytes"
+    loaded = recorded.traces
     for before, after in zip(traces, loaded, strict=True):
         assert (before.id, before.format, before.path) == (after.id, after.format, after.path)
         np.testing.assert_array_equal(before.prompt, after.prompt)
@@ -61,8 +63,8 @@ def test_a_file_gives_back_what_was_saved(traces: list[Trace], tmp_path: Path) -
 
 
 def test_no_traces_make_a_valid_file(tmp_path: Path) -> None:
-    save_traces(tmp_path / "none.npz", [])
-    assert load_traces(tmp_path / "none.npz") == []
+    save_traces(tmp_path / "none.npz", TraceSet((), "bytes"))
+    assert load_traces(tmp_path / "none.npz") == TraceSet((), "bytes")
 
 
 def test_an_unknown_format_is_named(codec: ByteCodec) -> None:
@@ -70,7 +72,7 @@ def test_an_unknown_format_is_named(codec: ByteCodec) -> None:
         build_traces([], codec, ["haiku"], max_tokens=1)
 
 
-def test_other_files_are_refused(tmp_path: Path, traces: list[Trace]) -> None:
+def test_other_files_are_refused(tmp_path: Path, traces: tuple[Trace, ...]) -> None:
     file = tmp_path / "traces.npz"
     with pytest.raises(InvalidRequestError, match="does not exist"):
         load_traces(file)
@@ -80,7 +82,7 @@ def test_other_files_are_refused(tmp_path: Path, traces: list[Trace]) -> None:
     np.savez(file, unrelated=np.arange(3))
     with pytest.raises(InvalidRequestError, match="is not a trace file"):
         load_traces(file)
-    save_traces(file, traces)
+    save_traces(file, TraceSet(traces, "bytes"))
     content = file.read_bytes()
     for length in (0, 10, len(content) // 2, len(content) - 1):
         file.write_bytes(content[:length])

@@ -1,0 +1,128 @@
+"""Several drafters on the same traces: who gets how many tokens out of a step, and at how many drafted nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from agentspec.benchmarking.baselines import BASELINES
+from agentspec.benchmarking.replay import ReplayResult, ReplaySummary, replay, summarise
+from agentspec.benchmarking.repository import indexed
+from agentspec.drafters.base import Budget, DraftRequest
+from agentspec.drafters.tree_drafter import TreeDrafter
+from agentspec.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from agentspec.benchmarking.traces import Trace
+    from agentspec.drafters.base import Drafter, TextCodec
+
+CHAIN_LENGTHS = (4, 10, 24, 64)
+"""Drafted tokens at which the baselines are tried."""
+PATH_PROBABILITIES = (0.3, 0.1, 0.03, 0.01)
+"""Thresholds at which the tree drafter is tried, under `TREE_CAP`; a threshold uses a budget better than a cap."""
+TREE_CAP = 256
+"""Most nodes, and greatest depth, of a draft tree here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A drafter at one setting.
+
+    Attributes:
+        name: of the drafter.
+        setting: of the budget, for people.
+        drafter: who proposes.
+        budget: of every step.
+    """
+
+    name: str
+    setting: str
+    drafter: Drafter
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """What one contender did on all traces of one format.
+
+    Attributes:
+        format: of the edits.
+        drafter: name of the drafter.
+        setting: of its budget.
+        summary: pooled figures.
+    """
+
+    format: str
+    drafter: str
+    setting: str
+    summary: ReplaySummary
+
+
+def contenders(names: Sequence[str]) -> list[Contender]:
+    """The drafters of these names, each at every setting that it is tried at.
+
+    Raises:
+        InvalidRequestError: a name is unknown.
+    """
+    known = ("agentspec", *BASELINES)
+    found: list[Contender] = []
+    for name in names:
+        if name not in known:
+            raise InvalidRequestError(f"unknown drafter {name!r}; known are {', '.join(known)}")
+        if name == "agentspec":
+            drafter = TreeDrafter()
+            found += [
+                Contender(name, f"p ≥ {threshold}", drafter, Budget(TREE_CAP, TREE_CAP, threshold))
+                for threshold in PATH_PROBABILITIES
+            ]
+        elif name == "none":
+            found.append(Contender(name, "", BASELINES[name], Budget()))
+        else:
+            found += [
+                Contender(name, f"{length} tokens", BASELINES[name], Budget(length, length)) for length in CHAIN_LENGTHS
+            ]
+    return found
+
+
+def compare(
+    traces: Sequence[Trace],
+    field: Sequence[Contender],
+    codec: TextCodec | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> list[ComparisonRow]:
+    """Replay every trace against every contender.
+
+    Args:
+        traces: those of one repository state side by side, as `build_traces` gives them.
+        field: the contenders.
+        codec: the traces' tokenizer, for drafters that read text.
+        progress: called after each trace.
+
+    Returns:
+        Rows by format in order of appearance, then by contender.
+    """
+    results: dict[tuple[str, int], list[ReplayResult]] = {}
+    vocabulary_size = 1 + max((int(stream.max(initial=0)) for trace in traces for stream in _streams(trace)), default=0)
+    for _, group in groupby(traces, key=lambda trace: tuple(map(id, trace.documents))):
+        members = list(group)
+        with indexed(members[0].documents, vocabulary_size) as snapshot:
+            for trace in members:
+                request = DraftRequest(trace.prompt, repository=snapshot, edited_path=trace.path, codec=codec)
+                for number, contender in enumerate(field):
+                    result = replay(contender.drafter, request, trace.output, contender.budget)
+                    results.setdefault((trace.format, number), []).append(result)
+                progress()
+    return [
+        ComparisonRow(name, field[number].name, field[number].setting, summarise(pooled))
+        for (name, number), pooled in results.items()
+    ]
+
+
+def _streams(trace: Trace) -> list[NDArray[np.int32]]:
+    return [trace.prompt, trace.output, *(document.tokens for document in trace.documents)]

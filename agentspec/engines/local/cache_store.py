@@ -42,6 +42,12 @@ class CacheStore:
         """Slots there are."""
         return self._pool.total
 
+    @property
+    def largest(self) -> int:
+        """Slots of the largest cache that can be had."""
+        block = self._pool.layout.key_block
+        return self._pool.total // block * block
+
     def fits(self, slots: Sequence[int]) -> bool:
         """Whether caches of these sizes fit when nothing else is held."""
         block = self._pool.layout.key_block

@@ -110,13 +110,13 @@ class Scheduler:
     Args:
         model: the target.
         caches: memory for its keys and values.
-        drafter: proposes draft trees; None decodes everything plainly.
+        drafter: proposes draft trees for generations that want them.
         clock: what steps cost.
         limits: what may run at once.
     """
 
     def __init__(
-        self, model: TargetModel, caches: CacheStore, drafter: Drafter | None, clock: StepClock, limits: Limits
+        self, model: TargetModel, caches: CacheStore, drafter: Drafter, clock: StepClock, limits: Limits
     ) -> None:
         self._model = model
         self._caches = caches
@@ -151,6 +151,12 @@ class Scheduler:
                     self._emit(generation, choice)
             self._close(generation)
         return self._take_events()
+
+    def abort_all(self) -> list[Event]:
+        """End everything as `abort` does and forget all caches."""
+        events = [event for generation in [*self._running, *self._waiting] for event in self.abort(generation)]
+        self._caches.clear()
+        return events
 
     def fail_all(self, error: AgentspecError) -> list[Event]:
         """End everything with an error and forget all caches."""
@@ -195,8 +201,7 @@ class Scheduler:
             if choice.running
         ]
         return [
-            _Work(generation, choice, self._verify_inputs(choice, len(decoding)))
-            for generation, choice in decoding
+            _Work(generation, choice, self._verify_inputs(choice, len(decoding))) for generation, choice in decoding
         ]
 
     def _verify_inputs(self, choice: Choice, batch: int) -> SequenceInput:
@@ -290,7 +295,7 @@ class Scheduler:
             assert choice.cache is not None
             if choice.cache is not cache:
                 choice.cache.copy_prefix(cache, cache.length)
-            if self._drafter is not None and generation.draft is not None:
+            if generation.draft is not None:
                 choice.drafting.begin(self._drafter, generation.draft)
             choice.accept(choice.sampler.draw(logits[0], len(generation.prompt)))
             self._conclude(generation, choice, choice.generated)

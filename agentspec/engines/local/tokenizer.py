@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from agentspec.engines.base import ChatPrompt
 from agentspec.errors import InvalidRequestError, ModelError
+from agentspec.index.tokenizer import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ class Tokenizer:
             )
         self._wrapped = wrapped
         self._backend = wrapped.backend_tokenizer
+        self._fingerprint = tokenizer_fingerprint(self._backend)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -49,6 +51,11 @@ class Tokenizer:
             return cls(AutoTokenizer.from_pretrained(folder))
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the tokenizer, as repository indexes carry it."""
+        return self._fingerprint
 
     @property
     def vocab_size(self) -> int:

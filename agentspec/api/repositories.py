@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import uuid
@@ -100,7 +101,7 @@ class RepositoryRegistry:
     """
 
     def __init__(self, allowed_roots: Iterable[Path], indexer: Indexer) -> None:
-        self._roots = tuple(root.resolve() for root in allowed_roots)
+        self._roots = tuple(_real(root) for root in allowed_roots)
         self._indexer = indexer
         self._repositories: dict[str, Repository] = {}
         self._builds: dict[str, asyncio.Task[None]] = {}
@@ -132,8 +133,9 @@ class RepositoryRegistry:
         Raises:
             NotFoundError: there is none; another owner's is answered like one that does not exist.
         """
+        path = _real(name) if name.startswith("/") and "\0" not in name else None
         for repository in self._owned_by(owner):
-            if name in (repository.id, str(repository.path)):
+            if name == repository.id or path == repository.path:
                 return repository
         raise NotFoundError(f"no repository '{name}' is registered; POST its path to /v1/repositories", "repository")
 
@@ -178,7 +180,7 @@ class RepositoryRegistry:
         if not path.startswith("/") or "\0" in path:
             raise InvalidRequestError(f"path '{path}' is not an absolute path", "path")
         # Outside the allowed folders the answer is the same whether or not something is there.
-        root = Path(path).resolve()
+        root = _real(path)
         if not any(root.is_relative_to(allowed) for allowed in self._roots):
             raise ForbiddenError(
                 f"'{path}' is outside the folders that this server may index; see its setting index.allowed_roots",
@@ -209,6 +211,11 @@ class RepositoryRegistry:
     def _build_now(self, repository: Repository) -> None:
         repository.report(0, 0)
         repository.state, repository.error = "indexing", None
-        if repository.path.resolve() != repository.path:
+        if _real(repository.path) != repository.path:
             raise ForbiddenError(f"'{repository.path}' was replaced by a symbolic link after it was registered")
         self._indexer.build(repository.path, repository.report)
+
+
+def _real(path: str | Path) -> Path:
+    """The path with its links and dots resolved, whether or not it exists; unlike `Path.resolve` it takes loops."""
+    return Path(os.path.realpath(path))

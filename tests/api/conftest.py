@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 class LiveServer:
     """uvicorn in a thread of its own, on a free port of the loopback interface."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self.app = app
+    def __init__(
+        self, app: FastAPI, engine: ScriptedEngine, indexer: ScriptedIndexer, registry: RepositoryRegistry
+    ) -> None:
+        self.engine = engine
+        self.indexer = indexer
+        self.registry = registry
         self.socket = socket.socket()
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
@@ -59,14 +63,53 @@ class LiveServer:
         assert not self._thread.is_alive(), "the server did not stop"
 
 
-@pytest.fixture
-def engine() -> ScriptedEngine:
-    return ScriptedEngine()
+def live_server(allowed_root: Path, **server: object) -> LiveServer:
+    """A server over a scripted engine of its own; keyword arguments are settings of the server section."""
+    settings = Settings.load(server=server, index={"allowed_roots": (allowed_root,)})
+    engine, indexer = ScriptedEngine(), ScriptedIndexer()
+    registry = RepositoryRegistry(settings.index.allowed_roots, indexer)
+    return LiveServer(create_app(engine, settings, registry), engine, indexer, registry)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One server with default settings for all tests that can share it."""
+    with live_server(tmp_path_factory.mktemp("shared")) as server:
+        yield server
 
 
 @pytest.fixture
-def indexer() -> ScriptedIndexer:
-    return ScriptedIndexer()
+def server(shared: LiveServer) -> LiveServer:
+    """The shared server, its engine as good as new."""
+    shared.engine.reset()
+    return shared
+
+
+@pytest.fixture
+def engine(server: LiveServer) -> ScriptedEngine:
+    return server.engine
+
+
+@pytest.fixture(scope="session")
+def shared_http(shared: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=shared.url, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def http(server: LiveServer, shared_http: httpx.Client) -> httpx.Client:
+    return shared_http
+
+
+@pytest.fixture(scope="session")
+def shared_sdk(shared: LiveServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{shared.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def sdk(server: LiveServer, shared_sdk: openai.OpenAI) -> openai.OpenAI:
+    return shared_sdk
 
 
 @pytest.fixture
@@ -77,30 +120,7 @@ def allowed_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(engine: ScriptedEngine, indexer: ScriptedIndexer, allowed_root: Path) -> Iterator[Callable[..., LiveServer]]:
-    """Starts servers over `engine`; keyword arguments are settings of the server section."""
+def serve(allowed_root: Path) -> Iterator[Callable[..., LiveServer]]:
+    """Starts servers for one test, for settings that differ or a state that must be fresh."""
     with contextlib.ExitStack() as stack:
-
-        def start(**server: object) -> LiveServer:
-            settings = Settings.load(server=server, index={"allowed_roots": (allowed_root,)})
-            app = create_app(engine, settings, RepositoryRegistry(settings.index.allowed_roots, indexer))
-            return stack.enter_context(LiveServer(app))
-
-        yield start
-
-
-@pytest.fixture
-def server(serve: Callable[..., LiveServer]) -> LiveServer:
-    return serve()
-
-
-@pytest.fixture
-def http(server: LiveServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=10) as client:
-        yield client
-
-
-@pytest.fixture
-def sdk(server: LiveServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=10) as client:
-        yield client
+        yield lambda **server: stack.enter_context(live_server(allowed_root, **server))

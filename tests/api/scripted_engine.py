@@ -38,11 +38,15 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.model = ModelInfo("scripted-model", CONTEXT, 1_700_000_000)
+        self.ready = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the script and the record."""
         self.reply = "def add(a, b):\n    return a + b\n"
         self.script: Callable[[GenerationRequest], Sequence[Step]] | None = None
         self.delay = 0.0
         self.capacity = 1000
-        self.ready = False
         self.progress: int | None = None
         self.requests: list[GenerationRequest] = []
         self.running: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import traceback
 import uuid
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,14 @@ class AccessMiddleware:
         given = Headers(scope=scope).get(HEADER, "")
         request_id = given if ACCEPTABLE_ID.fullmatch(given) else uuid.uuid4().hex
         status = 0
+        complete = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)[HEADER] = request_id
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         begun = time.perf_counter()
@@ -58,10 +61,12 @@ class AccessMiddleware:
         except ClientGoneError:
             status = CLIENT_CLOSED_REQUEST
         except Exception as error:
-            log.exception("request failed", request_id=request_id)
-            if status:
+            # Formatted here: a renderer that shows local variables would show prompts.
+            log.error("request failed", request_id=request_id, traceback=traceback.format_exc())
+            if not status:
+                await error_response(error)(scope, receive, send_with_id)
+            elif not complete:
                 raise
-            await error_response(error)(scope, receive, send_with_id)
         finally:
             self._record(scope, status or CLIENT_CLOSED_REQUEST, request_id, time.perf_counter() - begun)
 

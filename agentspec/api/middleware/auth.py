@@ -45,7 +45,7 @@ class KeyFile:
         if not self._digests:
             raise InvalidRequestError(f"key file {path} holds no key; write one a line", "api_key_file")
 
-    def caller(self, key: str) -> str | None:
+    def caller(self, key: bytes) -> str | None:
         """A name for who holds `key`, or None when it is not one of the file's.
 
         Every key is compared in full, so that the time tells nothing of the keys.
@@ -54,7 +54,7 @@ class KeyFile:
             self._reload()
         except OSError as error:
             log.warning("key file cannot be read; keys stay as they were", reason=error.strerror)
-        digest = hashlib.sha256(key.encode()).digest()
+        digest = hashlib.sha256(key).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return digest.hex() if any(matches) else None
 
@@ -63,8 +63,8 @@ class KeyFile:
         stamp = (status.st_mtime_ns, status.st_size)
         if stamp == self._stamp:
             return
-        lines = (line.strip() for line in self._path.read_text().splitlines())
-        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in lines if key and not key.startswith("#"))
+        lines = (line.strip() for line in self._path.read_bytes().splitlines())
+        self._digests = tuple(hashlib.sha256(key).digest() for key in lines if key and not key.startswith(b"#"))
         self._stamp = stamp
 
 
@@ -87,6 +87,8 @@ class AuthenticationMiddleware:
         await self._app(scope, receive, send)
 
 
-def _bearer(headers: Headers) -> str:
+def _bearer(headers: Headers) -> bytes:
+    """The key in a request's headers, as the bytes that were sent; empty where there is none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    text = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    return text.encode("latin-1")

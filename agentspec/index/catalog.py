@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -93,6 +94,11 @@ class Catalog:
         """The path of a row."""
         begin = int(self._ends[row - 1]) if row else 0
         return self._paths[begin : int(self._ends[row])].tobytes()
+
+    def paths(self) -> list[bytes]:
+        """The paths of all rows."""
+        paths, ends = self._paths.tobytes(), self._ends.tolist()
+        return [paths[begin:end] for begin, end in pairwise([0, *ends])]
 
     def find(self, path: bytes) -> int | None:
         """The row of a path, or None."""

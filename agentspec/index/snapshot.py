@@ -109,6 +109,15 @@ class Snapshot:
             if document is not None:
                 yield document
 
+    def blobs(self) -> dict[bytes, bytes]:
+        """The git blob id of the content of every file, by path as bytes."""
+        tables: list[list[bytes]] = [document_table(segment)["blob"].tolist() for segment in self.segments]
+        places = zip(self._catalog.segments.tolist(), self._catalog.documents.tolist(), strict=True)
+        return {
+            path: tables[segment][document]
+            for path, (segment, document) in zip(self._catalog.paths(), places, strict=True)
+        }
+
     def tokens(self, document: Document) -> NDArray[np.int32]:
         """A copy `int32[L]` of a document's tokens; empty when its segment was damaged meanwhile."""
         segment = self.segments[document.segment]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentspec.index.manifest import TokenizerIdentity
+    from agentspec.index.snapshot import Snapshot
 
 LOCK_NAME = "lock"
 SEGMENT_SUFFIX = ".segment"
@@ -30,7 +31,6 @@ CATALOG_SUFFIX = ".catalog"
 class _Place(NamedTuple):
     file: str
     document: int
-    tokens: int
 
 
 class StoreWriter:
@@ -42,26 +42,27 @@ class StoreWriter:
         marks: version of the syntax marks; documents with others are not reused.
     """
 
+    manifest: Manifest | None
+    """The current generation, or None when there is none that can be read."""
+
+    damage: str | None
+    """Why the current generation cannot be built upon, if it cannot; the next one is then built from nothing."""
+
     def __init__(self, store: IndexStore, tokenizer: TokenizerIdentity, marks: str) -> None:
         self._store = store
         self._tokenizer = tokenizer
         self._marks = marks
         self._segments: dict[str, Segment] = {}
         self._places: dict[bytes, _Place] = {}
+        self._snapshot: Snapshot | None = None
         self.manifest: Manifest | None = None
         self.damage: str | None = None
         try:
             self._read_current()
         except IndexStoreError as error:
-            self._segments, self._places = {}, {}
+            self._segments, self._places, self._snapshot = {}, {}, None
             if store.manifest_file.exists():
                 self.damage = str(error)
-
-    manifest: Manifest | None
-    """The current generation, or None when there is none that can be read."""
-
-    damage: str | None
-    """Why the current generation cannot be built upon, if it cannot; the next one is then built from nothing."""
 
     def knows(self, blob: bytes) -> bool:
         """Whether a document with this blob id need not be given to `publish` again."""
@@ -69,14 +70,7 @@ class StoreWriter:
 
     def paths(self) -> dict[bytes, bytes]:
         """The blob id of every path of the current generation; empty when it is not built upon."""
-        if not self._segments:
-            return {}
-        snapshot = self._store.current()
-        tables = [document_table(segment)["blob"] for segment in snapshot.segments]
-        return {
-            os.fsencode(document.path): tables[document.segment][document.number].tobytes()
-            for document in snapshot.documents()
-        }
+        return self._snapshot.blobs() if self._snapshot is not None else {}
 
     def publish(
         self,
@@ -138,14 +132,14 @@ class StoreWriter:
         self.manifest = manifest
         if manifest.tokenizer.fingerprint != self._tokenizer.fingerprint or manifest.marks != self._marks:
             return
-        snapshot = self._store.current()
-        for record, segment in zip(manifest.segments, snapshot.segments, strict=True):
+        self._snapshot = self._store.current()
+        for record, segment in zip(manifest.segments, self._snapshot.segments, strict=True):
             self._adopt(record.file, segment)
 
     def _adopt(self, name: str, segment: Segment) -> None:
         self._segments[name] = segment
-        for number, entry in enumerate(document_table(segment)):
-            self._places[entry["blob"].tobytes()] = _Place(name, number, int(entry["length"]))
+        for number, blob in enumerate(document_table(segment)["blob"].tolist()):
+            self._places[blob] = _Place(name, number)
 
     def _merge(self, live: set[bytes], fresh: list[IndexedDocument]) -> None:
         """Bring `fresh` into segments, and the segments into shape."""

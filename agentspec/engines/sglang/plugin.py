@@ -3,14 +3,57 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import sys
 
-from agentspec.engines.sglang import cpu_backend
+from agentspec.engines.sglang import cpu_backend, front, receipts, requirements
 from agentspec.engines.sglang.platform import cpu_engine_requested
 
 logger = logging.getLogger(__name__)
 
+_SCHEDULER = "sglang.srt.managers.scheduler"
+
 
 def register() -> None:
-    """Register the algorithm AGENTSPEC, its hooks, and the CPU attention backend where that engine is asked for."""
+    """Register the algorithm AGENTSPEC, its hooks, and the CPU attention backend where that engine is asked for.
+
+    When this version of SGLang lacks something that we rely on, nothing of the algorithm is registered and the log
+    says what is missing; SGLang itself goes on working.
+    """
     if cpu_engine_requested():
         cpu_backend.register()
+    if problems := requirements.missing():
+        logger.error(
+            "agentspec does not fit SGLang %s, AGENTSPEC is not available:\n  %s",
+            requirements.sglang_version(),
+            "\n  ".join(problems),
+        )
+        return
+    from agentspec.engines.sglang import algorithm
+
+    algorithm.register()
+    if multiprocessing.parent_process() is None:  # hooks import what they hook, so each goes where that is loaded
+        _hook_server()
+    elif _SCHEDULER in sys.modules:
+        _hook_scheduler()
+
+
+def _hook_scheduler() -> None:
+    from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from agentspec.engines.sglang import acceptance
+
+    eagle_sample = "sglang.srt.speculative.eagle_worker_common.eagle_sample"
+    HookRegistry.register(eagle_sample, acceptance.sample, HookType.AROUND)
+    SchedulerOutputStreamer.has_additional_customized_info = True
+    streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+    HookRegistry.register(f"{streamer}.build_additional_customized_info", receipts.for_streamer, HookType.REPLACE)
+
+
+def _hook_server() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+    HookRegistry.register(f"{manager}.update_request_meta_info", front.keep_receipt, HookType.AFTER)
+    HookRegistry.register("sglang.srt.entrypoints.http_server.launch_server", front.add_route, HookType.BEFORE)

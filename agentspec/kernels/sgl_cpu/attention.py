@@ -47,7 +47,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, 
         out = (logits.softmax(-1) @ values.float()).to(q.dtype)
     else:
         out = scaled_dot_product_attention(queries[None], keys[None], values[None], allowed, scale=scale)[0]
-    return out.unflatten(1, (groups, rows)).permute(2, 0, 1, 3).flatten(1, 2)
+    return out.view(k.shape[1], groups, rows, -1).permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _tail_mask(rows: int, length: int, tail: Tensor | None, sliding_window: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -51,24 +51,29 @@ def _compiled_build_works() -> bool:
     if importlib.util.find_spec(MODULE) is None:
         return False
     try:
-        module = importlib.import_module(MODULE)
+        module: ModuleType | None = importlib.import_module(MODULE)
     except (ImportError, OSError, RuntimeError):
-        sys.modules.pop(MODULE, None)
-        return False
-    return hasattr(module, "verify_tree_greedy_cpu")
+        module = None
+    if hasattr(module, "verify_tree_greedy_cpu"):
+        return True
+    for name in [name for name in sys.modules if name.partition(".")[0] == MODULE]:
+        del sys.modules[name]  # a build for GPUs alone, or one that fails half-way
+    return False
 
 
 def _register_operators() -> None:
-    library = torch.library.Library(MODULE, "FRAGMENT")
+    library: Any = torch.library.Library(MODULE, "FRAGMENT")  # type: ignore[no-untyped-call]
     for schema, function in _OPERATORS.items():
         library.define(schema)
         library.impl(schema.partition("(")[0], function, "CPU")
 
-    @torch.library.register_fake(f"{MODULE}::murmur_hash32_cpu", lib=library)
-    def _hash_shape(seed: torch.Tensor, _positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return columns.new_empty((len(seed), len(columns)), dtype=torch.uint32)
-
+    torch.library.register_fake(f"{MODULE}::murmur_hash32_cpu", _hash_shape, lib=library)
     _libraries.append(library)
+
+
+def _hash_shape(seed: torch.Tensor, _positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """What `murmur_hash32_cpu` returns, without its values: for torch.compile."""
+    return columns.new_empty((len(seed), len(columns)), dtype=torch.uint32)
 
 
 def install() -> bool:

@@ -186,6 +186,7 @@ class LocalEngine:
             waiting=max(0, len(self._streams) - running),
             kv_tokens_used=loaded.caches.used,
             kv_tokens_total=loaded.caches.total,
+            progress=worker.passes,
         )
 
     async def tokenize(self, prompt: str | ChatPrompt) -> list[int]:

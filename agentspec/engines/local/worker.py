@@ -29,10 +29,12 @@ class Worker:
 
     Attributes:
         built: done when the scheduler is made; holds the error if it could not be.
+        passes: forward passes so far.
     """
 
     def __init__(self, build: Callable[[], Scheduler], deliver: Callable[[list[Event]], None]) -> None:
         self.built: Future[None] = Future()
+        self.passes = 0
         self._build = build
         self._deliver = deliver
         self._scheduler: Scheduler | None = None
@@ -82,6 +84,7 @@ class Worker:
             except Exception as error:
                 _log.exception("scheduler failed; every running request is ended")
                 events = scheduler.fail_all(EngineError(f"the engine failed: {error!r}"))
+            self.passes += 1
             if events:
                 self._deliver(events)
         self._scheduler = None

@@ -1,0 +1,165 @@
+"""With speculation and without, a request says the same: every sampling feature, batched, in float32."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.engines.local.running import ask, collect, collect_all, running
+from tests.engines.local.scripted_drafters import noisy_oracle
+
+PROMPTS = [
+    "def main():",
+    "import os\n",
+    "class AgentspecError(Exception):\n    ",
+    "for index in range(10):",
+    "return [",
+    "x = {",
+    "# a comment\n",
+    "while True:\n    try:",
+    '"""Settings."""',
+    "raise ValueError(",
+    "from pathlib import Path\n\n",
+    "if __name__ ==",
+    "async def generate(self, request",
+    "λ = 'ünïcödé'",
+    "0x00ff, 0b11",
+    "\n\n\n",
+    "assert",
+    "print(f'{a!r}')",
+    "SELECT * FROM",
+    "The quick brown fox",
+]
+SEEDED = {"temperature": 1.0, "seed": 1234}
+FEATURES = {
+    "greedy": {},
+    "seeded": SEEDED,
+    "hot": {"temperature": 1.7, "seed": 5},
+    "top_p": {**SEEDED, "top_p": 0.8},
+    "top_k": {**SEEDED, "top_k": 7},
+    "min_p": {**SEEDED, "min_p": 0.05},
+    "presence": {**SEEDED, "presence_penalty": 0.9},
+    "frequency": {**SEEDED, "frequency_penalty": 0.7},
+    "repetition": {**SEEDED, "repetition_penalty": 1.3},
+    "greedy penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.2},
+    "logit_bias": {**SEEDED, "logit_bias": {40: 4.0, 41: -100.0}},
+    "logprobs": {**SEEDED, "logprobs": 3},
+    "stop": {**SEEDED, "stop": ("e", "(", "self.")},
+    "stop_token_ids": {**SEEDED, "stop_token_ids": (12, 60, 61, 270, 300)},
+    "n": {**SEEDED, "n": 2},
+    "everything": {
+        "temperature": 0.9,
+        "seed": 77,
+        "top_p": 0.95,
+        "top_k": 50,
+        "min_p": 0.01,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.2,
+        "repetition_penalty": 1.1,
+        "logit_bias": {50: 1.0},
+        "logprobs": 2,
+        "stop": ("zz",),
+        "n": 2,
+    },
+}
+
+
+def requests_for(feature):
+    return [
+        ask(id=f"{place}", prompt=prompt, max_tokens=24, **FEATURES[feature]) for place, prompt in enumerate(PROMPTS)
+    ]
+
+
+def assert_same(speculative, plain):
+    assert speculative.tokens == plain.tokens
+    assert speculative.text == plain.text
+    assert speculative.finish_reason == plain.finish_reason
+    assert [item.token_id for item in speculative.logprobs] == [item.token_id for item in plain.logprobs]
+    for mine, other in zip(speculative.logprobs, plain.logprobs, strict=True):
+        assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [token for token, _, _ in mine.top] == [token for token, _, _ in other.top]
+        assert [p for _, _, p in mine.top] == pytest.approx([p for _, _, p in other.top], abs=1e-4)
+
+
+def flat(results):
+    return [choice for choices in results for choice in choices]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+async def test_speculation_changes_nothing(tiny, feature):
+    requests = requests_for(feature)
+    async with running(tiny, speculation=False, retained_prefixes=0) as engine:
+        plain = [await collect(engine, request) for request in requests]
+    drafter = noisy_oracle([choice.tokens for choice in flat(plain)], tiny.model.vocab_size)
+    async with running(tiny, drafter=drafter, retained_prefixes=0) as engine:
+        speculative = await collect_all(engine, requests)
+    for mine, other in zip(flat(speculative), flat(plain), strict=True):
+        assert_same(mine, other)
+        assert not other.receipt.speculation
+        assert mine.receipt.completion_tokens == other.receipt.completion_tokens
+    steps = sum(choice.receipt.verify_steps for choice in flat(speculative))
+    tokens = sum(choice.receipt.completion_tokens for choice in flat(speculative))
+    accepted = sum(sum(choice.receipt.accepted.values()) for choice in flat(speculative))
+    # Every token is the first of its choice, a bonus token or an accepted one; fewer bonus tokens where text ended.
+    assert steps + accepted + len(flat(speculative)) >= tokens
+    if feature not in ("stop", "stop_token_ids"):
+        assert accepted > tokens / 4, "the drafts were not put to the test"
+
+
+async def test_features_have_an_effect(tiny):
+    """Each feature's text differs from the plain seeded one, or it would be tested in vain."""
+    async with running(tiny, speculation=False) as engine:
+        texts = {feature: await collect_all(engine, requests_for(feature)) for feature in FEATURES}
+    seeded = [choices[0].tokens for choices in texts["seeded"]]
+    for feature, results in texts.items():
+        if feature not in ("seeded", "n", "logprobs"):
+            assert [choices[0].tokens for choices in results] != seeded, feature
+    assert [choices[0].tokens for choices in texts["n"]] == seeded
+    assert all(choices[0].tokens != choices[1].tokens for choices in texts["n"])
+
+
+@pytest.mark.parametrize("feature", ["greedy", "everything"])
+async def test_a_warm_prefix_cache_changes_nothing(tiny, feature):
+    long_prompt = "\n".join(PROMPTS) * 2
+    first = ask(id="a", prompt=long_prompt, **FEATURES[feature])
+    async with running(tiny) as engine:
+        cold = await collect(engine, first)
+        warm = await collect(engine, replace(first, id="b"))
+    assert cold[0].receipt.cached_tokens == 0
+    assert warm[0].receipt.cached_tokens == warm[0].receipt.prompt_tokens - 1
+    for mine, other in zip(warm, cold, strict=True):
+        assert_same(mine, other)
+
+
+async def test_a_follow_up_reuses_prompt_and_answer(tiny):
+    async with running(tiny) as engine:
+        first = (await collect(engine, ask(id="a", prompt=tuple(range(3, 100)))))[0]
+        longer = (*range(3, 100), *first.tokens, 200, 201)
+        warm = (await collect(engine, ask(id="b", prompt=longer)))[0]
+    async with running(tiny) as engine:
+        cold = (await collect(engine, ask(id="b", prompt=longer)))[0]
+    # The last token of an answer has no keys and values: nothing came after it.
+    assert warm.receipt.cached_tokens == 97 + len(first.tokens) - 1
+    assert_same(warm, cold)
+
+
+async def test_adversarial_drafts_cost_only_time(tiny):
+    """Trees full of wrong tokens, of end tokens, and as large as allowed."""
+    end = next(iter(tiny.model.eos_token_ids))
+    drafter = noisy_oracle([[end] * 40, [0] * 40], tiny.model.vocab_size, seed=3)
+    requests = [replace(request, n=1) for request in requests_for("seeded")[:6]]
+    async with running(tiny, speculation=False) as engine:
+        plain = await collect_all(engine, requests)
+    async with running(tiny, drafter=drafter) as engine:
+        speculative = await collect_all(engine, requests)
+    for mine, other in zip(flat(speculative), flat(plain), strict=True):
+        assert_same(mine, other)
+
+
+async def test_ignore_eos_goes_on(tiny):
+    end = next(iter(tiny.model.eos_token_ids))
+    bias = {end: 100.0}
+    async with running(tiny) as engine:
+        ended = (await collect(engine, ask(logit_bias=bias)))[0]
+        went_on = (await collect(engine, ask(logit_bias=bias, ignore_eos=True, max_tokens=7)))[0]
+    assert (ended.tokens, ended.text, ended.finish_reason) == ([end], "", "stop")
+    assert (went_on.tokens, went_on.text, went_on.finish_reason) == ([end] * 7, "", "length")

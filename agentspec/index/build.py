@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agentspec.errors import IndexStoreError
+from agentspec.index.census import Census, Progress
 from agentspec.index.documents import make_documents
-from agentspec.index.memory import Remembered, load_memory, save_memory
-from agentspec.index.rules import Reason
+from agentspec.index.memory import load_memory, save_memory
 from agentspec.index.scan import Scanner
 from agentspec.index.store import IndexStore, store_directory
 from agentspec.index.syntax import SyntaxMarker, marks_version
@@ -20,29 +20,11 @@ from agentspec.index.walk import check_repository
 from agentspec.index.writer import StoreWriter, open_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from agentspec.index.manifest import Manifest
-    from agentspec.index.scan import FileText, FoundFile
     from agentspec.index.segment import IndexedDocument
     from agentspec.index.tokenizer import IndexTokenizer
-
-
-class Progress(NamedTuple):
-    """How far a build is.
-
-    Attributes:
-        files_done: files looked at.
-        files_total: files there are.
-        bytes_done: their bytes; files that need no reading count as well.
-        bytes_total: bytes of all files that are not left out at first sight.
-    """
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    bytes_total: int
 
 
 @dataclass(slots=True)
@@ -56,10 +38,10 @@ class BuildReport:
         new_documents: contents that had to be tokenised; in a dry run, those that would have to be.
         new_tokens: their tokens; 0 in a dry run.
         skipped: number of files left out, by reason.
-        manifest: the published generation; None in a dry run.
-        changed: whether a new generation was published; in a dry run, whether one would be.
+        manifest: the generation that is published now, if there is one.
+        changed: whether this build published it; in a dry run, whether a build would publish one.
         warnings: what a person should know.
-        seconds: time by stage: "scan", "tokenise", "mark", "publish", and "total".
+        seconds: time spent in "tokenise", "mark" (beside it, on another thread), "publish", and "total".
     """
 
     repository: Path
@@ -81,12 +63,14 @@ class BuildOptions:
     Attributes:
         index_directory: where all stores live.
         max_file_bytes: larger files are left out.
-        dry_run: read and report only; nothing is tokenised or written.
+        dry_run: read and report only; nothing is tokenised or published.
+        rebuild: use nothing of the present index.
     """
 
     index_directory: Path
     max_file_bytes: int
     dry_run: bool = False
+    rebuild: bool = False
 
 
 def build_index(
@@ -97,14 +81,14 @@ def build_index(
 ) -> BuildReport:
     """Bring the index of `repository` up to date for one tokenizer.
 
-    Content that is indexed already is not read, tokenised or parsed again. What `report_progress` raises ends the
-    build and leaves the published generation as it was.
+    Content that is indexed already is not tokenised or parsed again, and not even read where the file system says that
+    it did not change. What `report_progress` raises ends the build and leaves the published generation as it was.
 
     Args:
         repository: its folder.
         tokenizer: whose tokens are indexed.
         options: how to build.
-        report_progress: told now and then how far it is.
+        report_progress: told after every file how far it is.
 
     Raises:
         NotFoundError: the repository does not exist.
@@ -114,104 +98,67 @@ def build_index(
     """
     began = perf_counter()
     root = check_repository(repository)
-    directory = store_directory(options.index_directory, root, tokenizer.identity.fingerprint)
-    report = BuildReport(root, directory)
-    scanner = Scanner(root, options.max_file_bytes, load_memory(directory, options.max_file_bytes))
-    content = (IndexStore(directory), tokenizer.identity, marks_version())
-    with nullcontext(StoreWriter(*content)) if options.dry_run else open_writer(*content) as writer:
+    report = BuildReport(root, store_directory(options.index_directory, root, tokenizer.identity.fingerprint))
+    target = (IndexStore(report.store), tokenizer.identity, marks_version(), not options.rebuild)
+    with nullcontext(StoreWriter(*target)) if options.dry_run else open_writer(*target) as writer:
         if writer.damage is not None:
             report.warnings.append(f"{writer.damage}: building it from nothing")
-        _Build(scanner, writer, tokenizer, options, report).run(report_progress)
+        census = _census(root, writer, report.store, options.max_file_bytes)
+        documents: list[IndexedDocument] = []
+        with closing(census.new_texts(report_progress)) as texts:
+            if options.dry_run:
+                report.new_documents = sum(1 for _ in texts)
+            else:
+                marker = SyntaxMarker(report.warnings.append)
+                documents = list(make_documents(texts, tokenizer, marker, report.seconds))
+                report.new_documents = len(documents)
+                report.new_tokens = sum(len(document.tokens) for document in documents)
+        report.files = len(census.files)
+        report.skipped = dict(sorted(census.skipped.items()))
+        report.changed = writer.is_outdated(census.files)
+        if not options.dry_run:
+            _publish(writer, census, documents, report)
+            _remember(census, report, options.max_file_bytes)
+        report.manifest = writer.manifest
     report.seconds["total"] = perf_counter() - began
     return report
 
 
-class _Build:
-    """One run of `build_index`."""
+def is_stale(store: IndexStore, max_file_bytes: int) -> bool:
+    """Whether the repository has changed since its index was published. Reads only files that may have changed.
 
-    def __init__(
-        self,
-        scanner: Scanner,
-        writer: StoreWriter,
-        tokenizer: IndexTokenizer,
-        options: BuildOptions,
-        report: BuildReport,
-    ) -> None:
-        self._scanner = scanner
-        self._writer = writer
-        self._tokenizer = tokenizer
-        self._options = options
-        self._report = report
-        self._files: dict[bytes, bytes] = {}
-        self._skipped: Counter[str] = Counter()
-        self._memory: dict[bytes, Remembered] = {}
-        self._remembers_more = False
+    Args:
+        store: its index.
+        max_file_bytes: larger files are left out.
 
-    def run(self, report_progress: Callable[[Progress], None]) -> None:
-        began = perf_counter()
-        found = self._scanner.survey()
-        self._report.seconds["scan"] += perf_counter() - began
-        with closing(self._new_texts(found, report_progress)) as texts:
-            if self._options.dry_run:
-                documents: list[IndexedDocument] = []
-                self._report.new_documents = sum(1 for _ in texts)
-            else:
-                marker = SyntaxMarker(self._report.warnings.append)
-                documents = list(make_documents(texts, self._tokenizer, marker, self._report.seconds))
-                self._report.new_documents = len(documents)
-                self._report.new_tokens = sum(len(document.tokens) for document in documents)
-        self._report.files = len(self._files)
-        self._report.skipped = dict(sorted(self._skipped.items()))
-        self._report.changed = self._writer.manifest is None or self._writer.paths() != self._files
-        if not self._options.dry_run:
-            self._publish(documents)
+    Raises:
+        NotFoundError: the repository does not exist any more.
+        InvalidRequestError: it is no folder, or git refuses to list it.
+        IndexStoreError: nothing was published, or the manifest is damaged.
+    """
+    manifest = store.manifest()
+    root = check_repository(Path(manifest.repository))
+    writer = StoreWriter(store, manifest.tokenizer, marks_version())
+    census = _census(root, writer, store.directory, max_file_bytes)
+    any_new = any(True for _ in census.new_texts(lambda _: None))
+    return any_new or writer.is_outdated(census.files)
 
-    def _new_texts(
-        self, found: list[FoundFile], report_progress: Callable[[Progress], None]
-    ) -> Generator[tuple[str, FileText], None, None]:
-        """Judge every file; yields path and text of each content that is not indexed yet, once."""
-        total = sum(file.status.size for file in found if file.status is not None)
-        done = 0
-        queued: set[bytes] = set()
-        for number, file in enumerate(found):
-            text = self._judge(file)
-            if text is not None and text.blob not in queued:
-                queued.add(text.blob)
-                yield os.fsdecode(file.path), text
-            done += file.status.size if file.status is not None else 0
-            report_progress(Progress(number + 1, len(found), done, total))
 
-    def _judge(self, file: FoundFile) -> FileText | None:
-        """Count a file in or out; its text when its content is not indexed yet."""
-        verdict: bytes | Reason
-        text = None
-        if isinstance(file.verdict, Reason) or (file.verdict is not None and self._writer.knows(file.verdict)):
-            verdict = file.verdict
-        else:
-            self._remembers_more = True
-            content = self._scanner.read(file.path)
-            if isinstance(content, Reason):
-                verdict = content
-            else:
-                verdict = content.blob
-                text = None if self._writer.knows(content.blob) else content
-        if file.status is not None:
-            self._memory[file.path] = Remembered(file.status, verdict)
-        if isinstance(verdict, Reason):
-            self._skipped[verdict.value] += 1
-        else:
-            self._files[file.path] = verdict
-        return text
+def _census(root: Path, writer: StoreWriter, directory: Path, max_file_bytes: int) -> Census:
+    return Census(Scanner(root, max_file_bytes, load_memory(directory, max_file_bytes)), writer.knows)
 
-    def _publish(self, documents: list[IndexedDocument]) -> None:
-        began = perf_counter()
-        if self._report.changed:
-            self._writer.publish(self._report.repository, self._files, documents, self._skipped)
-        self._report.manifest = self._writer.manifest
-        if self._remembers_more:
-            try:
-                settled = self._scanner.worth_remembering(self._memory)
-                save_memory(self._report.store, self._options.max_file_bytes, settled)
-            except IndexStoreError as error:
-                self._report.warnings.append(f"the next run will read every file again: {error}")
-        self._report.seconds["publish"] += perf_counter() - began
+
+def _publish(writer: StoreWriter, census: Census, documents: list[IndexedDocument], report: BuildReport) -> None:
+    began = perf_counter()
+    if report.changed:
+        writer.publish(report.repository, census.files, documents, report.skipped)
+    report.seconds["publish"] = perf_counter() - began
+
+
+def _remember(census: Census, report: BuildReport, max_file_bytes: int) -> None:
+    if not census.read_any:
+        return
+    try:
+        save_memory(report.store, max_file_bytes, census.memory())
+    except IndexStoreError as error:
+        report.warnings.append(f"the next run will read every file again: {error}")

@@ -40,6 +40,7 @@ class StoreWriter:
         store: the store to publish into.
         tokenizer: what makes the tokens; documents of another tokenizer are not reused.
         marks: version of the syntax marks; documents with others are not reused.
+        reuse: False builds from nothing.
     """
 
     manifest: Manifest | None
@@ -48,10 +49,11 @@ class StoreWriter:
     damage: str | None
     """Why the current generation cannot be built upon, if it cannot; the next one is then built from nothing."""
 
-    def __init__(self, store: IndexStore, tokenizer: TokenizerIdentity, marks: str) -> None:
+    def __init__(self, store: IndexStore, tokenizer: TokenizerIdentity, marks: str, reuse: bool = True) -> None:
         self._store = store
         self._tokenizer = tokenizer
         self._marks = marks
+        self._reuse = reuse
         self._segments: dict[str, Segment] = {}
         self._places: dict[bytes, _Place] = {}
         self._snapshot: Snapshot | None = None
@@ -68,9 +70,13 @@ class StoreWriter:
         """Whether a document with this blob id need not be given to `publish` again."""
         return blob in self._places
 
-    def paths(self) -> dict[bytes, bytes]:
-        """The blob id of every path of the current generation; empty when it is not built upon."""
-        return self._snapshot.blobs() if self._snapshot is not None else {}
+    def is_outdated(self, files: Mapping[bytes, bytes]) -> bool:
+        """Whether the current generation, if there is one to build upon, does not consist of exactly `files`.
+
+        Args:
+            files: blob id by path.
+        """
+        return self._snapshot is None or self._snapshot.blobs() != files
 
     def publish(
         self,
@@ -130,7 +136,8 @@ class StoreWriter:
     def _read_current(self) -> None:
         manifest = self._store.manifest()
         self.manifest = manifest
-        if manifest.tokenizer.fingerprint != self._tokenizer.fingerprint or manifest.marks != self._marks:
+        fits = manifest.tokenizer.fingerprint == self._tokenizer.fingerprint and manifest.marks == self._marks
+        if not (fits and self._reuse):
             return
         self._snapshot = self._store.current()
         for record, segment in zip(manifest.segments, self._snapshot.segments, strict=True):
@@ -189,8 +196,10 @@ class StoreWriter:
 
 
 @contextmanager
-def open_writer(store: IndexStore, tokenizer: TokenizerIdentity, marks: str) -> Iterator[StoreWriter]:
-    """Lock a store for writing.
+def open_writer(
+    store: IndexStore, tokenizer: TokenizerIdentity, marks: str, reuse: bool = True
+) -> Iterator[StoreWriter]:
+    """Lock a store for writing; see `StoreWriter` for the arguments.
 
     Raises:
         IndexStoreError: another process is writing to it, or its folder cannot be made.
@@ -205,7 +214,7 @@ def open_writer(store: IndexStore, tokenizer: TokenizerIdentity, marks: str) -> 
             raise IndexStoreError(
                 f"another agentspec index is writing to {store.directory}; wait until it is done"
             ) from error
-        yield StoreWriter(store, tokenizer, marks)
+        yield StoreWriter(store, tokenizer, marks, reuse)
     finally:
         os.close(descriptor)
 

@@ -106,11 +106,21 @@ def error_response(error: Exception) -> Response:
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of `app`'s endpoints with an error object."""
 
-    async def handle(_request: Request, error: Exception) -> Response:
-        return error_response(error)
+    async def handle(request: Request, error: Exception) -> Response:
+        response = error_response(error)
+        if response.status_code == 405 and (methods := _allowed_methods(request)):
+            response.headers["allow"] = methods
+        return response
 
     for kind in (AgentspecError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Methods of the requested path; a router names only those of the first of its routes that has this path."""
+    path = getattr(request.scope.get("route"), "path_format", "")
+    operations = request.app.openapi()["paths"].get(path, {})
+    return ", ".join(sorted(method.upper() for method in operations))
 
 
 def _validation_object(problems: Sequence[Mapping[str, Any]], kind: str) -> ErrorObject:

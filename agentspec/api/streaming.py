@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentspec.api.errors import error_body
 from agentspec.api.event_stream import EventStream
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 DONE = b"data: [DONE]\n\n"
 """Last event of OpenAI's streams."""
+
+STREAM_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer; with `stream: true` as server-sent events whose data are chunks, `[DONE]` last.",
+        "content": {
+            "text/event-stream": {"itemSchema": {"type": "object", "properties": {"data": {"type": "string"}}}}
+        },
+    }
+}
+"""The streamed form of an answer, for the OpenAPI schema."""
 
 
 def event(body: BaseModel) -> bytes:

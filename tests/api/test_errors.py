@@ -114,6 +114,8 @@ def test_routes_and_methods(http: httpx.Client) -> None:
     response = http.get(CHAT)
     assert_error(response, 405, "method_not_allowed")
     assert response.headers["allow"] == "POST"
+    assert http.put("/v1/repositories").headers["allow"] == "GET, POST"
+    assert_error(http.put("/openapi.json"), 405)
 
 
 def test_request_ids(http: httpx.Client) -> None:

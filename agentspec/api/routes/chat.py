@@ -26,7 +26,7 @@ from agentspec.api.schemas.chat import (
 )
 from agentspec.api.schemas.usage import ReceiptField, Usage
 from agentspec.api.services import CallerOf, ServicesOf
-from agentspec.api.streaming import StreamEncoder, stream
+from agentspec.api.streaming import STREAM_RESPONSE, StreamEncoder, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=ERROR_RESPO
 @router.post(
     "/v1/chat/completions",
     response_model=ChatCompletion,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses=STREAM_RESPONSE,
 )
 async def create_chat_completion(
     body: ChatCompletionRequest, request: Request, services: ServicesOf, caller: CallerOf

@@ -17,7 +17,7 @@ from agentspec.api.requests import engine_requests, new_id
 from agentspec.api.schemas.completions import DEFAULT_MAX_TOKENS, Completion, CompletionChoice, CompletionRequest
 from agentspec.api.schemas.usage import ReceiptField, Usage
 from agentspec.api.services import CallerOf, ServicesOf
-from agentspec.api.streaming import StreamEncoder, stream
+from agentspec.api.streaming import STREAM_RESPONSE, StreamEncoder, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=ERROR_RESPO
 @router.post(
     "/v1/completions",
     response_model=Completion,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses=STREAM_RESPONSE,
 )
 async def create_completion(
     body: CompletionRequest, request: Request, services: ServicesOf, caller: CallerOf

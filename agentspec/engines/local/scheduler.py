@@ -1,8 +1,8 @@
 """Which tokens go through the target next, and what becomes of its answer.
 
 The scheduler is synchronous and belongs to one thread. Each `step` is one forward pass over everything that runs: the
-verify rows of every decoding choice, and one chunk of one prompt, so that a long prompt does not hold up the others.
-It returns events; getting them to the callers is the engine's business.
+verify rows of every decoding choice, and a bounded number of prompt tokens, so that a long prompt does not hold up
+the others. It returns events; getting them to the callers is the engine's business.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 PREFILL_CHUNK = 512
-"""Prompt tokens in one pass when nothing is being decoded."""
+"""Prompt tokens in one pass while nothing is being decoded."""
 
 PREFILL_CHUNK_SHARED = 128
 """Prompt tokens in one pass that others wait for."""
@@ -169,9 +169,7 @@ class Scheduler:
         """One forward pass, and what follows from it."""
         self._admit()
         work = self._verify_work()
-        chunk = self._prefill_work(PREFILL_CHUNK_SHARED if work else PREFILL_CHUNK)
-        if chunk is not None:
-            work.append(chunk)
+        work += self._prefill_work(PREFILL_CHUNK_SHARED if work else PREFILL_CHUNK)
         if work:
             self._run(work)
         return self._take_events()
@@ -216,20 +214,25 @@ class Scheduler:
         rows = verify_rows(drafting.tree, choice.generated[-1], choice.cache.length)
         return SequenceInput(choice.cache, rows.tokens, rows.positions, rows.mask)
 
-    def _prefill_work(self, size: int) -> _Work | None:
-        generation = next((running for running in self._running if running.phase is Phase.PREFILL), None)
-        if generation is None:
-            return None
-        # Whoever had a chunk goes to the end, so that prompts take turns.
-        self._running.remove(generation)
-        self._running.append(generation)
-        choice = generation.choices[0]
-        assert choice.cache is not None
-        start, whole = choice.cache.length, len(generation.prompt)
-        end = min((start + size) // PREFILL_MULTIPLE * PREFILL_MULTIPLE, whole)
-        tokens = torch.from_numpy(generation.prompt[start:end]).long()
-        last = torch.tensor([end - start - 1] if end == whole else [], dtype=torch.int64)
-        return _Work(generation, choice, SequenceInput(choice.cache, tokens, torch.arange(start, end), logit_rows=last))
+    def _prefill_work(self, tokens: int) -> list[_Work]:
+        """Chunks of as many prompts as `tokens` reach for."""
+        work = []
+        for generation in [running for running in self._running if running.phase is Phase.PREFILL]:
+            cache = generation.choices[0].cache
+            assert cache is not None
+            start, whole = cache.length, len(generation.prompt)
+            end = min((start + tokens) // PREFILL_MULTIPLE * PREFILL_MULTIPLE, whole)
+            if end <= start:
+                break
+            tokens -= end - start
+            last = torch.tensor([end - start - 1] if end == whole else [], dtype=torch.int64)
+            chunk = torch.from_numpy(generation.prompt[start:end]).long()
+            inputs = SequenceInput(cache, chunk, torch.arange(start, end), logit_rows=last)
+            work.append(_Work(generation, generation.choices[0], inputs))
+            # Whoever had a chunk goes to the end, so that long prompts take turns.
+            self._running.remove(generation)
+            self._running.append(generation)
+        return work
 
     def _run(self, work: Sequence[_Work]) -> None:
         started = time.perf_counter()

@@ -15,7 +15,9 @@ from agentspec.engines.local.tokenizer import Tokenizer
 VOCABULARY = 640
 CONTEXT = 512
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'oracle' %}{{ raise_exception('no such role') }}{% endif %}"
+    "<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 

@@ -9,6 +9,8 @@ from agentspec.cli.options import ConfigOption, JsonOption, load_settings
 from agentspec.errors import AgentspecError, NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agentspec.index.store import IndexStore
 
 
@@ -24,22 +26,20 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     if not rows:
         output().print(f"no indexes in {settings.index.directory}; run agentspec index REPOSITORY", soft_wrap=True)
         return
-    from rich.table import Table
-
-    table = Table("repository", "state", "generation", "files", "tokens", "bytes/token", "segments", "tokenizer")
-    for column in table.columns:
-        column.overflow = "fold"
     for row in rows:
-        table.add_row(
-            str(row["repository"]),
-            row["state"],
-            *(str(row[name]) for name in ("generation", "files")),
-            f"{row['tokens']:,}" if row["tokens"] is not None else "",
-            f"{row['bytes'] / max(row['tokens'], 1):.2f}" if row["tokens"] is not None else "",
-            str(row["segments"]),
-            str(row["tokenizer"]),
-        )
-    output().print(table)
+        for line in _lines(row):
+            output().print(line, soft_wrap=True, markup=False)
+
+
+def _lines(row: dict[str, Any]) -> Iterator[str]:
+    yield f"{row['repository']}: {row['state']}"
+    if row["generation"] is None:
+        return
+    yield (
+        f"  generation {row['generation']}: {row['files']:,} files, {row['tokens']:,} tokens, "
+        f"{row['bytes'] / max(row['tokens'], 1):.2f} bytes per token, {row['segments']} segments"
+    )
+    yield f"  tokenizer {row['tokenizer']}"
 
 
 def _describe(store: IndexStore, max_file_bytes: int) -> dict[str, Any]:

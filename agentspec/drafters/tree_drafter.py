@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentspec.drafters import _native
 from agentspec.drafters.base import DraftReceipt
+from agentspec.drafters.edit_material import EditLibrary
 from agentspec.drafters.tree import DraftTree, Source
 from agentspec.drafters.weights import shipped_ranker
 from agentspec.errors import InvalidRequestError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from agentspec.drafters.base import Budget, DraftRequest
+    from agentspec.drafters.edit_material import EditMaterial
 
 
 class Origin(IntEnum):
@@ -38,16 +40,20 @@ class TreeSession:
     Args:
         ranker: learnt weights.
         request: what is known before the first token.
+        material: what the edit formats make of the request; None without a tokenizer.
     """
 
-    def __init__(self, ranker: _native.Ranker, request: DraftRequest) -> None:
+    def __init__(self, ranker: _native.Ranker, request: DraftRequest, material: EditMaterial | None) -> None:
         self._seconds = 0.0
         self._native = _native.Session(ranker, _tokens(request.prompt, "prompt"))
         if request.prediction is not None and len(request.prediction):
-            text = self._native.add_text(_tokens(request.prediction, "prediction"), Origin.PREDICTION)
-            self._native.start_draft(text, 0)
-        if request.repository is not None:
-            self._add_repository(request)
+            prediction = _native.IndexedText(_tokens(request.prediction, "prediction"))
+            self._native.start_draft(self._native.add_text(prediction, Origin.PREDICTION), 0)
+        edited = self._add_repository(request) if request.repository is not None else None
+        self._material = material
+        self._awaited: set[int] = set()
+        if material is not None:
+            self._add_formats(material, edited)
 
     def propose(self, budget: Budget, extra: DraftTree | None = None) -> DraftTree:
         """The draft tree after everything committed so far; empty when there is nothing worth verifying.
@@ -90,8 +96,20 @@ class TreeSession:
             InvalidRequestError: not a one-dimensional int32 array of tokens >= 0.
         """
         start = time.perf_counter()
-        self._native.commit(_tokens(tokens, "verdict"))
+        tokens = _tokens(tokens, "verdict")
+        self._native.commit(tokens)
+        if self._awaited and not self._awaited.isdisjoint(tokens.tolist()):
+            self._add_views()
         self._seconds += time.perf_counter() - start
+
+    def observe(self, output: NDArray[np.int32], max_depth: int) -> dict[str, NDArray[Any]]:
+        """What the ranker sees along the true continuation `output`, as far as candidates hold it; for fitting.
+
+        Returns:
+            `candidate_node`, `candidates`, `longest`, `features`, `hits` and `depths`, as `Observations` in
+            `native/tree_builder.hpp` describes them, flat.
+        """
+        return self._native.observe(output, max_depth)
 
     def receipt(self) -> DraftReceipt:
         """Counts so far."""
@@ -103,7 +121,8 @@ class TreeSession:
             propose_seconds=self._seconds,
         )
 
-    def _add_repository(self, request: DraftRequest) -> None:
+    def _add_repository(self, request: DraftRequest) -> tuple[int, int] | None:
+        """Add all segments; returns text number and start of the edited file, if it is among them."""
         repository = request.repository
         assert repository is not None
         texts = [
@@ -111,8 +130,28 @@ class TreeSession:
             for segment, live in zip(repository.segments, repository.live, strict=True)
         ]
         edited = repository.document(request.edited_path) if request.edited_path else None
-        if edited is not None:
-            self._native.set_edited(texts[edited.segment], edited.start, edited.start + edited.length)
+        if edited is None:
+            return None
+        self._native.set_edited(texts[edited.segment], edited.start, edited.start + edited.length)
+        return texts[edited.segment], edited.start
+
+    def _add_formats(self, material: EditMaterial, edited: tuple[int, int] | None) -> None:
+        self._native.add_text(material.words(), Origin.FORMAT)
+        for open_marker, echo_marker in material.formats.echoes:
+            self._native.add_echo(open_marker, echo_marker, first=False)
+        fence = material.fence()
+        if edited is not None and fence is not None:
+            self._native.add_marker(fence, *edited)
+        if material.shown_raw():
+            self._awaited = material.formats.argument_tokens
+        else:
+            self._add_views()
+
+    def _add_views(self) -> None:
+        assert self._material is not None
+        self._awaited = set()
+        for view in self._material.views():
+            self._native.add_text(view, Origin.VIEW)
 
 
 class TreeDrafter:
@@ -124,6 +163,7 @@ class TreeDrafter:
 
     def __init__(self, ranker: _native.Ranker | None = None) -> None:
         self._ranker = shipped_ranker() if ranker is None else ranker
+        self._library = EditLibrary()
 
     def begin(self, request: DraftRequest) -> TreeSession:
         """Start drafting for one request.
@@ -131,7 +171,7 @@ class TreeDrafter:
         Raises:
             InvalidRequestError: prompt or prediction is not a one-dimensional int32 array of tokens >= 0.
         """
-        return TreeSession(self._ranker, request)
+        return TreeSession(self._ranker, request, self._library.material(request))
 
 
 def _tokens(tokens: NDArray[np.int32], name: str) -> NDArray[np.int32]:

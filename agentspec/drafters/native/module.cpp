@@ -75,11 +75,17 @@ void make_session(Session* self, std::shared_ptr<Ranker> ranker, Input<Token> pr
   new (self) Session(std::move(ranker), span_of(prompt));
 }
 
-std::uint32_t add_text(Session& self, Input<Token> tokens, std::uint8_t origin) {
-  if (origin >= kOrigins) throw std::invalid_argument("no such origin");
+std::shared_ptr<IndexedText> make_text(Input<Token> tokens) {
   const nb::gil_scoped_release unlocked;
   check_tokens(span_of(tokens), "text");
-  return self.sources().add_text(span_of(tokens), static_cast<Origin>(origin));
+  auto text = std::make_shared<IndexedText>(static_cast<std::int64_t>(tokens.shape(0)));
+  text->append(span_of(tokens));
+  return text;
+}
+
+std::uint32_t add_text(Session& self, std::shared_ptr<IndexedText> text, std::uint8_t origin) {
+  if (origin >= kOrigins) throw std::invalid_argument("no such origin");
+  return self.sources().add_text(std::move(text), static_cast<Origin>(origin));
 }
 
 std::uint32_t add_segment(Session& self, std::shared_ptr<Segment> segment, Input<std::uint64_t> live) {
@@ -142,9 +148,19 @@ NB_MODULE(_native, m) {
   nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")
       .def(nb::new_(&make_ranker), "weights"_a, "From a dict of float32 arrays, named as in native/ranker.hpp.");
 
+  nb::class_<IndexedText>(m, "IndexedText", "Tokens in memory, indexed by their contexts; shared between sessions.")
+      .def(nb::new_(&make_text), "tokens"_a)
+      .def("__len__", [](const IndexedText& self) { return self.size(); });
+
   nb::class_<Session>(m, "Session", "Drafting state of one request; not thread-safe.")
       .def("__init__", &make_session, "ranker"_a, "prompt"_a)
-      .def("add_text", &add_text, "tokens"_a, "origin"_a, "Add `int32[M]` to copy from; returns its text number.")
+      .def("add_text", &add_text, "text"_a, "origin"_a, "Add a text to copy from; returns its number.")
+      .def("add_echo", [](Session& self, Input<Token> open, Input<Token> echo, bool first) {
+             self.sources().echoes().add_pair(span_of(open), span_of(echo), first);
+           }, "open"_a, "echo"_a, "first"_a, "After `echo`, what followed `open` is likely; see native/echoes.hpp.")
+      .def("add_marker", [](Session& self, Input<Token> marker, std::uint32_t text, std::int64_t position) {
+             self.sources().echoes().add_marker(span_of(marker), {text, position});
+           }, "marker"_a, "text"_a, "position"_a, "After `marker`, the text at `position` is likely.")
       .def("add_segment", &add_segment, "segment"_a, "live"_a,
            "Add an index segment; `live`: uint64 words, a bit per document; returns its text number.")
       .def("set_edited", [](Session& self, std::uint32_t text, std::int64_t start, std::int64_t end) {

@@ -19,13 +19,12 @@ Sources::Sources(std::span<const Token> prompt)
   origins_.push_back(Origin::kPrompt);
 }
 
-std::uint32_t Sources::add_text(std::span<const Token> tokens, Origin origin) {
-  const auto text = static_cast<std::uint32_t>(texts_.size());
-  extras_.push_back({text, origin, IndexedText(static_cast<std::int64_t>(tokens.size()))});
-  extras_.back().indexed.append(tokens);
-  texts_.push_back(extras_.back().indexed.text());
+std::uint32_t Sources::add_text(std::shared_ptr<const IndexedText> text, Origin origin) {
+  const auto number = static_cast<std::uint32_t>(texts_.size());
+  texts_.push_back(text->text());
   origins_.push_back(origin);
-  return text;
+  extras_.push_back({number, std::move(text)});
+  return number;
 }
 
 std::uint32_t Sources::add_segment(std::shared_ptr<const Segment> segment, std::vector<std::uint64_t> live) {
@@ -46,8 +45,10 @@ void Sources::start_draft(std::uint32_t text, std::int64_t position) {
 }
 
 void Sources::commit(std::span<const Token> tokens) {
+  const auto from = static_cast<std::size_t>(request_.size());
   request_.append(tokens);
   texts_[kRequestText] = request_.text();
+  echoes_.commit(request_.tokens(), from, kRequestText);
   cursors_.advance(texts_, tokens);
   starts_.clear();
 }
@@ -70,7 +71,7 @@ void Sources::complete(Candidate& candidate) const {
 void Sources::find(std::span<const Token> context, const LookupLimits& limits, std::vector<Candidate>& found) const {
   const std::size_t first = found.size();
   request_.find(context, limits.request, limits.enough, kRequestText, found);
-  for (const Extra& extra : extras_) extra.indexed.find(context, limits.extra, 0, extra.text, found);
+  for (const Extra& extra : extras_) extra.indexed->find(context, limits.extra, limits.extra_enough, extra.text, found);
   for (const Repository& repository : repositories_) {
     const int shortest = static_cast<int>(found.size() - first) < limits.enough ? 1 : 2;
     repository.indexed.find(context, limits.repository, shortest, repository.text, found);
@@ -78,27 +79,34 @@ void Sources::find(std::span<const Token> context, const LookupLimits& limits, s
   for (std::size_t i = first; i < found.size(); ++i) complete(found[i]);
 }
 
-void Sources::add_expected(std::vector<Candidate>& found) const {
-  const auto add = [&](std::uint32_t text, std::int64_t position, bool draft_start) {
-    const Token next = texts_[text].at(position);
-    if (next < 0) return;
-    for (Candidate& candidate : found) {
-      if (candidate.text != text || candidate.position != position) continue;
-      if (draft_start) candidate.origin = Origin::kFormat;
-      return;
-    }
-    Candidate candidate{.position = position, .next = next, .text = text,
-                        .match = static_cast<std::uint16_t>(match_length(texts_[text], position, request())),
-                        .origin = Origin::kFormat, .relation = Relation::kNone, .recency = 0, .weight = 0};
-    complete(candidate);
-    if (draft_start) candidate.origin = Origin::kFormat;
-    found.push_back(candidate);
-  };
-  for (const CopyCursor& cursor : cursors_.all()) {
-    if (cursor.age <= kResumeAge) add(cursor.text, cursor.position, false);
-    if (cursor.age > 0 && cursor.age <= kSubstitutionAge) add(cursor.text, cursor.position + cursor.age, false);
+void Sources::add(Place place, bool called_for, std::vector<Candidate>& found) const {
+  const Token next = texts_[place.text].at(place.position);
+  if (next < 0) return;
+  for (Candidate& candidate : found) {
+    if (candidate.text != place.text || candidate.position != place.position) continue;
+    if (called_for) candidate.origin = Origin::kFormat;
+    return;
   }
-  for (const CopyCursor& start : starts_) add(start.text, start.position, true);
+  Candidate candidate{.position = place.position, .next = next, .text = place.text,
+                      .match = static_cast<std::uint16_t>(match_length(texts_[place.text], place.position, request())),
+                      .origin = Origin::kFormat, .relation = Relation::kNone, .recency = 0, .weight = 0};
+  complete(candidate);
+  if (called_for) candidate.origin = Origin::kFormat;
+  found.push_back(candidate);
+}
+
+void Sources::add_expected(std::vector<Candidate>& found) const {
+  for (const CopyCursor& cursor : cursors_.all()) {
+    if (cursor.age <= kResumeAge) add({cursor.text, cursor.position}, false, found);
+    if (cursor.age > 0 && cursor.age <= kSubstitutionAge) add({cursor.text, cursor.position + cursor.age}, false, found);
+  }
+  for (const CopyCursor& start : starts_) add({start.text, start.position}, true, found);
+}
+
+void Sources::add_echoes(std::span<const Token> context, std::vector<Candidate>& found) const {
+  std::vector<Place> places;
+  echoes_.after(context, places);
+  for (const Place& place : places) add(place, true, found);
 }
 
 bool Sources::drop_damaged() {

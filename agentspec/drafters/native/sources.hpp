@@ -8,6 +8,7 @@
 
 #include "candidate.hpp"
 #include "copy_cursors.hpp"
+#include "echoes.hpp"
 #include "indexed_text.hpp"
 #include "repository_text.hpp"
 
@@ -18,6 +19,7 @@ struct LookupLimits {
   int request;     // from the prompt and the output
   int extra;       // from each further text in memory
   int repository;  // from each segment
+  int extra_enough;  // the same as `enough` for each further text in memory
   int enough;      // matches of a single token are looked at only when fewer candidates than this were found
 };
 
@@ -28,7 +30,7 @@ class Sources {
   explicit Sources(std::span<const Token> prompt);
 
   // Both return the index of the text, the name under which the functions below know it.
-  std::uint32_t add_text(std::span<const Token> tokens, Origin origin);
+  std::uint32_t add_text(std::shared_ptr<const IndexedText> text, Origin origin);
   std::uint32_t add_segment(std::shared_ptr<const Segment> segment, std::vector<std::uint64_t> live);
 
   // Tokens [start, end) of a text are the file being edited.
@@ -48,6 +50,10 @@ class Sources {
   void find(std::span<const Token> context, const LookupLimits& limits, std::vector<Candidate>& found) const;
   // Places that need no match: where copying goes on, and draft starts.
   void add_expected(std::vector<Candidate>& found) const;
+  // Places that the edit format calls for after `context`.
+  void add_echoes(std::span<const Token> context, std::vector<Candidate>& found) const;
+  bool may_echo(Token last) const { return echoes_.may_follow(last); }
+  Echoes& echoes() { return echoes_; }
 
   std::span<const Text> texts() const { return texts_; }
   std::span<const Token> request() const { return request_.tokens(); }
@@ -60,8 +66,7 @@ class Sources {
  private:
   struct Extra {
     std::uint32_t text;
-    Origin origin;
-    IndexedText indexed;
+    std::shared_ptr<const IndexedText> indexed;
   };
   struct Repository {
     std::uint32_t text;
@@ -72,9 +77,9 @@ class Sources {
     std::int64_t start, end;
   };
 
-  void refresh_texts();
   void complete(Candidate& candidate) const;
   Origin origin_of(const Candidate& candidate) const;
+  void add(Place place, bool called_for, std::vector<Candidate>& found) const;
 
   IndexedText request_;
   std::int64_t prompt_length_;
@@ -84,6 +89,7 @@ class Sources {
   std::vector<Text> texts_;      // all of the above, by the index that names them
   std::vector<Origin> origins_;  // of each text as a whole
   CopyCursors cursors_;
+  Echoes echoes_;
   std::vector<CopyCursor> starts_;  // draft starts for the next token only
 };
 

@@ -5,8 +5,8 @@
 namespace agentspec {
 namespace {
 
-constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48, .enough = 12};
-constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .enough = 4};
+constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48, .extra_enough = 6, .enough = 12};
+constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .extra_enough = 2, .enough = 4};
 constexpr std::size_t kFewCandidates = 4;      // nodes with fewer look for more
 constexpr int kMaxInnerLookups = 12;           // per tree
 constexpr std::size_t kContextTokens = kMaxMatch;
@@ -43,6 +43,9 @@ void TreeBuilder::start(const Sources& sources) {
   lookups_left_ = kMaxInnerLookups;
   sources.find(context_of(kRoot, sources), kRootLookup, candidates_);
   sources.add_expected(candidates_);
+  if (!sources.request().empty() && sources.may_echo(sources.request().back())) {
+    sources.add_echoes(context_of(kRoot, sources), candidates_);
+  }
 }
 
 std::span<const Token> TreeBuilder::context_of(std::int32_t node, const Sources& sources) {
@@ -90,6 +93,7 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
                         candidates_.end());
     }
   }
+  if (node != kRoot && sources.may_echo(last)) sources.add_echoes(context_of(node, sources), candidates_);
   pool(candidates_, ranker_, sources, situation, last, depth, grouped_, proposals_, features);
 }
 

@@ -1,0 +1,185 @@
+"""Drafting with an EAGLE-3 head: its own keys and values, and a tree grown by path probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name for it
+
+from agentspec.drafters.tree import ROOT, DraftTree, Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentspec.drafters.eagle3.head import Eagle3Head
+
+WINDOW = 1024
+"""Most committed tokens that the head looks back on. It was trained on short texts, and the target remembers the rest:
+its streams carry it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Bounds of a head's tree.
+
+    Attributes:
+        depth: most levels, each of which is one pass of the head.
+        width: nodes of a level that are expanded further.
+        children: likeliest next tokens taken of each expanded node.
+        min_path_prob: nodes whose path is less likely are not drafted.
+        level_gain: expected accepted tokens that one more level must promise; what a pass of the head costs,
+            measured in steps of the target.
+    """
+
+    depth: int = 5
+    width: int = 6
+    children: int = 6
+    min_path_prob: float = 0.02
+    level_gain: float = 0.05
+
+
+class _Memory:
+    """Keys and values of the head, `[kv_heads, slots, head_dim]`; the oldest are forgotten when it is full."""
+
+    def __init__(self, heads: int, slots: int, width: int, like: Tensor) -> None:
+        self.keys = like.new_zeros(heads, slots, width)
+        self.values = like.new_zeros(heads, slots, width)
+        self.length = 0
+
+    def make_room(self, rows: int) -> None:
+        """Keep `WINDOW` slots at most when `rows` more would not fit."""
+        if self.length + rows <= self.keys.shape[1]:
+            return
+        kept = slice(self.length - WINDOW, self.length)
+        self.keys[:, :WINDOW] = self.keys[:, kept].clone()
+        self.values[:, :WINDOW] = self.values[:, kept].clone()
+        self.length = WINDOW
+
+    def write(self, slot: int, keys: Tensor, values: Tensor) -> None:
+        """Store `[q, kv_heads, head_dim]` from `slot` on."""
+        self.keys[:, slot : slot + len(keys)] = keys.transpose(0, 1)
+        self.values[:, slot : slot + len(keys)] = values.transpose(0, 1)
+
+
+class Eagle3Session:
+    """The head's state of one text. Not thread-safe.
+
+    `read` follows the target: for every token that the target has read, its captured streams and the token that came
+    after it. `draft` proposes what follows the last of these.
+
+    Args:
+        head: the head.
+        embedding: `[V, hidden]`, the target's, in the head's type.
+        growth: bounds of the trees.
+    """
+
+    def __init__(self, head: Eagle3Head, embedding: Tensor, growth: Growth) -> None:
+        config = head.config
+        self._head = head
+        self._embedding = embedding
+        self._growth = growth
+        slots = 2 * WINDOW + growth.depth * growth.width
+        self._memory = _Memory(config.kv_heads, slots, config.head_dim, head.fc.weight)
+        self._position = 0
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    @torch.inference_mode()
+    def read(self, features: Tensor, following: Tensor, skipped: int = 0) -> None:
+        """Take in tokens that the target has read.
+
+        Args:
+            features: `[q, 3 * hidden]`, the target's streams at these tokens.
+            following: `int64[q]`, the token after each of them.
+            skipped: tokens before them whose streams are not known (a reused prefix); the head goes without.
+        """
+        self._position += skipped
+        drop = max(0, len(following) - WINDOW)
+        self._position += drop
+        features, following = features[drop:], following[drop:]
+        rows = len(following)
+        self._memory.make_room(rows + self._growth.depth * self._growth.width)
+        positions = torch.arange(self._position, self._position + rows)
+        start = self._memory.length
+        visible = torch.ones(rows, start + rows, dtype=torch.bool).tril(start)
+        stream = self._pass(self._head.fuse(features.to(self._embedding.dtype)), following, positions, start, visible)
+        self._memory.length += rows
+        self._position += rows
+        last = stream[-1:]
+        self._last = last, self._head.logits(last)
+
+    @torch.inference_mode()
+    def draft(self) -> DraftTree:
+        """The head's tree after the last token read; empty before the first `read`."""
+        if self._last is None:
+            return DraftTree.empty()
+        growth, base = self._growth, self._memory.length
+        stream, logits = self._last
+        tokens: list[int] = []
+        parents: list[int] = []
+        probs: list[float] = []
+        paths: list[float] = []
+        frontier = [ROOT]
+        ancestry = torch.zeros(growth.depth * growth.width, base + growth.depth * growth.width, dtype=torch.bool)
+        ancestry[:, :base] = True
+        slot_of: dict[int, int] = {}
+        for level in range(growth.depth):
+            top = logits.float().softmax(-1).topk(growth.children)
+            ids = self._head.draft_to_target[top.indices].tolist()
+            fresh: list[tuple[float, int, int]] = []
+            for row, parent in enumerate(frontier):
+                reach = 1.0 if parent == ROOT else paths[parent]
+                for token, prob in zip(ids[row], top.values[row].tolist(), strict=True):
+                    if reach * prob < growth.min_path_prob:
+                        break
+                    fresh.append((reach * prob, row, len(tokens)))
+                    tokens.append(token)
+                    parents.append(parent)
+                    probs.append(prob)
+                    paths.append(reach * prob)
+            fresh.sort(key=lambda entry: -entry[0])
+            expanded = fresh[: growth.width]
+            # What the next level can bring is at most what this one brings.
+            if level + 1 == growth.depth or sum(path for path, _, _ in expanded) < growth.level_gain:
+                break
+            rows = [row for _, row, _ in expanded]
+            nodes = [node for _, _, node in expanded]
+            start = level * growth.width
+            for place, node in enumerate(nodes):
+                own = start + place
+                if parents[node] != ROOT:
+                    ancestry[own] |= ancestry[slot_of[parents[node]]]
+                ancestry[own, base + own] = True
+                slot_of[node] = own
+            count = len(nodes)
+            positions = torch.full((count,), self._position + level)
+            following = torch.tensor([tokens[node] for node in nodes])
+            visible = ancestry[start : start + count, : base + start + count]
+            stream = self._pass(stream[rows], following, positions, base + start, visible)
+            logits = self._head.logits(stream)
+            frontier = nodes
+        return DraftTree(
+            np.array(tokens, np.int32),
+            np.array(parents, np.int32),
+            np.array(probs, np.float32),
+            np.full(len(tokens), Source.EAGLE3, np.uint8),
+        )
+
+    def _pass(self, stream: Tensor, following: Tensor, positions: Tensor, slot: int, visible: Tensor) -> Tensor:
+        """Run rows through the layer, writing their keys and values from `slot` on; the outgoing streams."""
+        memory = self._memory
+        queries, keys, values = self._head.project(self._embedding[following], stream, positions)
+        memory.write(slot, keys, values)
+        stop = slot + len(following)
+        config = self._head.config
+        # Query heads that share a key head become further rows, so that keys are not repeated.
+        group = config.heads // config.kv_heads
+        rows = queries.unflatten(1, (-1, group)).permute(1, 2, 0, 3).flatten(1, 2)
+        attended = F.scaled_dot_product_attention(
+            rows[None], memory.keys[None, :, :stop], memory.values[None, :, :stop],
+            attn_mask=visible.repeat(group, 1)[None, None],
+        )[0]  # fmt: skip
+        attended = attended.unflatten(1, (group, -1)).permute(2, 0, 1, 3).flatten(1)
+        return self._head.merge(attended, stream)

@@ -1,0 +1,105 @@
+"""What edit formats make of a request: their words around its path, and views of its edited file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from agentspec.drafters import _native
+from agentspec.drafters.formats import FormatTokens
+from agentspec.drafters.views import escaped, without_line_numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from agentspec.drafters.base import DraftRequest, TextCodec
+    from agentspec.index.snapshot import Document, Snapshot
+
+PROBE_TOKENS = 24
+"""A run of the edited file that is looked for in the prompt to see whether the file is shown there as it is."""
+MAX_VIEW_TOKENS = 60_000
+"""Longer files get no view: tokenising them would hold up the request."""
+
+Views = dict[str, list[_native.IndexedText]]
+
+
+class EditMaterial:
+    """The formats' contribution to one request.
+
+    Args:
+        request: with a codec.
+        formats: in the codec's tokens.
+        views: of this request's repository, by path; made on demand and kept there.
+    """
+
+    def __init__(self, request: DraftRequest, formats: FormatTokens, views: Views) -> None:
+        assert request.codec is not None
+        self._codec: TextCodec = request.codec
+        self._request = request
+        self._views = views
+        self._document: Document | None = None
+        if request.repository is not None and request.edited_path:
+            self._document = request.repository.document(request.edited_path)
+        self.formats = formats
+
+    def words(self) -> _native.IndexedText:
+        """The fixed words of all formats around the edited path."""
+        return _native.IndexedText(self.formats.words(self._request.edited_path or "file"))
+
+    def fence(self) -> NDArray[np.int32] | None:
+        """The marker after which the edited file may come as a whole, if there is one."""
+        return self.formats.fence(self._request.edited_path) if self._request.edited_path else None
+
+    def shown_raw(self) -> bool:
+        """Whether the prompt holds the edited file as it is, so that the answer need not be a tool call."""
+        if self._document is None:
+            return True
+        assert self._request.repository is not None
+        tokens = self._request.repository.tokens(self._document)
+        middle = max(len(tokens) // 2 - PROBE_TOKENS // 2, 0)
+        return _contains(self._request.prompt, tokens[middle : middle + PROBE_TOKENS])
+
+    def views(self) -> list[_native.IndexedText]:
+        """The edited file, or what numbered views show of it, escaped for JSON; without line numbers where it is not
+        indexed.
+        """
+        if self._document is None:
+            text = without_line_numbers(self._codec.decode(self._request.prompt.tolist()))
+            return [self._encode(text), self._encode(escaped(text))] if text else []
+        path = self._document.path
+        if path not in self._views:
+            assert self._request.repository is not None
+            tokens = self._request.repository.tokens(self._document)
+            short = len(tokens) <= MAX_VIEW_TOKENS
+            self._views[path] = [self._encode(escaped(self._codec.decode(tokens.tolist())))] if short else []
+        return self._views[path]
+
+    def _encode(self, text: str) -> _native.IndexedText:
+        return _native.IndexedText(np.array(self._codec.encode(text), np.int32))
+
+
+class EditLibrary:
+    """Keeps what is the same for all requests of a tokenizer, and the views of a repository for its own requests."""
+
+    def __init__(self) -> None:
+        self._formats: WeakKeyDictionary[TextCodec, FormatTokens] = WeakKeyDictionary()
+        self._views: WeakKeyDictionary[Snapshot, Views] = WeakKeyDictionary()
+
+    def material(self, request: DraftRequest) -> EditMaterial | None:
+        """What the formats make of `request`; None without a codec."""
+        if request.codec is None:
+            return None
+        formats = self._formats.get(request.codec)
+        if formats is None:
+            formats = self._formats[request.codec] = FormatTokens(request.codec)
+        views = {} if request.repository is None else self._views.setdefault(request.repository, {})
+        return EditMaterial(request, formats, views)
+
+
+def _contains(text: NDArray[np.int32], part: NDArray[np.int32]) -> bool:
+    if not len(part):
+        return True
+    starts = np.flatnonzero(text[: len(text) - len(part) + 1] == part[0]) if len(text) >= len(part) else []
+    return any(np.array_equal(text[start : start + len(part)], part) for start in starts)

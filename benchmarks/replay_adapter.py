@@ -1,0 +1,167 @@
+"""agentspec's drafter under the replay harness: `replay.py --drafter replay_adapter:Agentspec`.
+
+The repository's documents go through the real index: written, sorted, published and mapped as `agentspec index` does.
+Environment:
+    AGENTSPEC_REPLAY_TOKENIZER: tokenizer.json of the streams; without it, sources that need text stay silent.
+    AGENTSPEC_REPLAY_FOLDS: folder of `fit_weights.py --folds`; each stream is then drafted by the weights that were
+        fitted without it. Otherwise the shipped weights are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from agentspec.drafters._native import Ranker
+from agentspec.drafters.base import Budget, DraftRequest
+from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
+from agentspec.drafters.weights import read_weights
+from agentspec.index.manifest import TokenizerIdentity
+from agentspec.index.segment import IndexedDocument
+from agentspec.index.store import IndexStore
+from agentspec.index.writer import open_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from agentspec.index.snapshot import Snapshot
+
+TOKENIZER_VARIABLE = "AGENTSPEC_REPLAY_TOKENIZER"
+FOLDS_VARIABLE = "AGENTSPEC_REPLAY_FOLDS"
+FOLDS = 2
+
+LEAN = Budget(max_nodes=48, max_depth=256, min_path_prob=0.12)
+MIDDLE = Budget(max_nodes=96, max_depth=256, min_path_prob=0.08)
+WIDE = Budget(max_nodes=256, max_depth=256, min_path_prob=0.012)
+
+
+class RepositoryDocuments(Protocol):
+    """The harness's documents: pairs of path and tokens, with a key that is equal for equal documents."""
+
+    key: tuple[str, ...]
+
+    def __iter__(self) -> Sequence[tuple[str, NDArray[np.int32]]]: ...
+
+
+class TokenizerCodec:
+    """A `tokenizer.json` as a `TextCodec`."""
+
+    def __init__(self, file: str) -> None:
+        self._tokenizer = Tokenizer.from_file(file)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, without special tokens added."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of `tokens`, special tokens included."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)  # type: ignore[no-any-return]
+
+
+@cache
+def codec() -> TokenizerCodec | None:
+    """The streams' tokenizer, if the environment names it."""
+    file = os.environ.get(TOKENIZER_VARIABLE)
+    return TokenizerCodec(file) if file else None
+
+
+def fold_of(key: str) -> int:
+    """Which of the `FOLDS` an edit belongs to; all streams of one edit are in the same."""
+    return int(hashlib.sha256(key.encode()).hexdigest(), 16) % FOLDS
+
+
+@cache
+def drafter_for(fold: int) -> TreeDrafter:
+    """The drafter whose weights were fitted without `fold`."""
+    folder = os.environ.get(FOLDS_VARIABLE)
+    return TreeDrafter(Ranker(read_weights(Path(folder) / f"without-{fold}.json")) if folder else None)
+
+
+def build_index(directory: Path, documents: RepositoryDocuments) -> Snapshot:
+    """Publish documents as the first generation of a store in `directory`, and open it."""
+    indexed, files, largest = [], {}, 0
+    for path, tokens in documents:  # type: ignore[attr-defined]
+        blob = hashlib.sha1(tokens.tobytes()).digest()
+        indexed.append(IndexedDocument(blob, tokens, np.zeros(len(tokens), np.bool_)))
+        files[path.encode()] = blob
+        largest = max(largest, int(tokens.max(initial=0)))
+    store = IndexStore(directory)
+    identity = TokenizerIdentity(name="replay", fingerprint="replay", vocabulary_size=largest + 1)
+    with open_writer(store, identity, marks="none") as writer:
+        writer.publish(Path("replay"), files, indexed, {})
+    return store.current()
+
+
+class ReplayDrafter:
+    """The harness's drafter interface over `TreeDrafter`."""
+
+    def __init__(self, name: str, budget: Budget) -> None:
+        self.name = name
+        self._budget = budget
+        self._key: tuple[str, ...] | None = None
+        self._snapshot: Snapshot | None = None
+        self._session: TreeSession
+        self._numbers: dict[str, float] = {}
+
+    def peek(self, output_tokens: NDArray[np.int32]) -> None:
+        """The recorded output; not looked at."""
+
+    def start_request(
+        self, prompt_tokens: NDArray[np.int32], repo_docs: RepositoryDocuments, file_path: str
+    ) -> None:
+        """Begin a session; the index is built anew when the documents are others than last time."""
+        self._numbers = {}
+        if self._key != repo_docs.key:
+            start = time.perf_counter()
+            with tempfile.TemporaryDirectory() as directory:  # what is mapped stays readable
+                self._snapshot = build_index(Path(directory), repo_docs)
+            tokens = sum(segment.size for segment in self._snapshot.segments)
+            self._numbers = {"build_s": time.perf_counter() - start, "index_tokens": tokens}
+            self._key = repo_docs.key
+        request = DraftRequest(prompt_tokens, self._snapshot, file_path, codec=codec())
+        self._session = drafter_for(fold_of(repo_docs.key[0])).begin(request)
+
+    def propose(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
+        """One draft tree."""
+        tree = self._session.propose(self._budget)
+        return tree.tokens, tree.parents, tree.prob
+
+    def to_tree(
+        self, raw: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
+    ) -> tuple[list[int], list[int], None]:
+        """The same tree as lists, off the clock."""
+        tokens, parents, _ = raw
+        return tokens.tolist(), parents.tolist(), None
+
+    def commit(self, tokens: NDArray[np.int32]) -> None:
+        """The verdict."""
+        self._session.commit(tokens)
+
+    def end_request(self) -> dict[str, float]:
+        """Numbers for the result line."""
+        return self._numbers
+
+
+def Agentspec() -> ReplayDrafter:  # noqa: N802 - the harness's convention
+    """The threshold between the other two."""
+    return ReplayDrafter("agentspec", MIDDLE)
+
+
+def AgentspecLean() -> ReplayDrafter:  # noqa: N802
+    """Few nodes: for targets whose step time grows with the tree."""
+    return ReplayDrafter("agentspec-lean", LEAN)
+
+
+def AgentspecWide() -> ReplayDrafter:  # noqa: N802
+    """Many nodes: for targets whose step time hardly grows."""
+    return ReplayDrafter("agentspec-wide", WIDE)

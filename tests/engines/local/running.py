@@ -67,7 +67,7 @@ async def until(condition, seconds=5.0):
     return loop.time() - started
 
 
-def ask(id="r", prompt="def main():", n=1, **sampling):  # noqa: A002
+def ask(id="r", prompt="def main():", n=1, **sampling):
     """A request; keywords that are not fields of it are sampling parameters."""
     fields = {name: sampling.pop(name) for name in ("repository", "prediction", "speculation") if name in sampling}
     parameters = {"temperature": 0.0, "max_tokens": 32, **sampling}

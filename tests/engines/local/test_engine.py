@@ -161,7 +161,7 @@ async def test_memory_bounds_are_said_and_advertised(tiny):
         assert engine.model.context_length == 300 - 24  # the draft's nodes need room too
         [result] = await collect(engine, ask(prompt=tuple([5] * 270), max_tokens=None, ignore_eos=True))
         assert len(result.tokens) == 6
-        with pytest.raises(InvalidRequestError, match="4 choices .* need 496 .* has 300"):
+        with pytest.raises(InvalidRequestError, match=r"4 choices .* need 496 .* has 300"):
             await collect(engine, ask(prompt=tuple([5] * 90), max_tokens=10, n=4))
 
 

@@ -17,6 +17,7 @@ from transformers import (
 
 from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.model import ModelRuntime, SequenceInput, TargetModel
+from agentspec.engines.local.native_model import NativeModel
 from agentspec.engines.local.torch_model import TorchModel
 
 SIZES = {
@@ -69,17 +70,20 @@ def oracle(request):
     return model
 
 
-@pytest.fixture(scope="module")
-def model(oracle):
-    return build(oracle)
+@pytest.fixture(scope="module", params=["torch", "native", "native avx512", "native avx2", "native portable"])
+def model(oracle, request):
+    return build(oracle, request.param)
 
 
-def build(oracle, dtype=torch.float32) -> TargetModel:
+def build(oracle, kind: str, dtype=torch.float32, threads=2) -> TargetModel:
     architecture = Architecture.of(oracle.config)
     assert architecture is not None
-    return TorchModel(
-        architecture, oracle.state_dict().get, ModelRuntime(torch.device("cpu"), dtype, 256, frozenset({2}))
-    )
+    runtime = ModelRuntime(torch.device("cpu"), dtype, 256, frozenset({2}))
+    fetch = oracle.state_dict().get
+    if kind == "torch":
+        return TorchModel(architecture, fetch, runtime)
+    limit = kind.removeprefix("native").strip()
+    return NativeModel(architecture, fetch, runtime, threads=threads, instruction_set=limit)
 
 
 def reference(oracle, tokens: list[int]) -> torch.Tensor:

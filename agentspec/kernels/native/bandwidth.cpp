@@ -1,0 +1,50 @@
+#include "bandwidth.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "packed_matrix.hpp"
+#include "thread_pool.hpp"
+
+namespace agentspec {
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 18;
+
+// Reads a chunk with as little arithmetic as keeps the compiler honest.
+uint64_t read_chunk(const std::byte* from) {
+  constexpr int kStreams = 8;
+  uint64_t sums[kStreams] = {};
+  for (int64_t offset = 0; offset < kChunk; offset += 64) {
+    uint64_t words[kStreams];
+    std::memcpy(words, from + offset, 64);
+    for (int stream = 0; stream < kStreams; ++stream) sums[stream] ^= words[stream];
+  }
+  uint64_t sum = 0;
+  for (uint64_t one : sums) sum ^= one;
+  return sum;
+}
+
+}  // namespace
+
+double read_bandwidth(int64_t bytes, int threads, int passes) {
+  const int64_t chunks = std::max<int64_t>(1, bytes / kChunk);
+  HugeBuffer buffer(static_cast<size_t>(chunks * kChunk));
+  std::memset(buffer.data(), 1, chunks * kChunk);
+  ThreadPool pool(threads);
+  std::atomic<uint64_t> sink{0};
+  double best = 0;
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(static_cast<uint32_t>(chunks), [&](uint32_t chunk, int) {
+      sink.fetch_xor(read_chunk(buffer.data() + chunk * kChunk), std::memory_order_relaxed);
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    best = std::max(best, static_cast<double>(chunks * kChunk) / seconds.count());
+  }
+  return best;
+}
+
+}  // namespace agentspec

@@ -1,0 +1,11 @@
+// The floor under every decoding step: how fast this machine reads memory.
+#pragma once
+
+#include <cstdint>
+
+namespace agentspec {
+
+// Best bytes per second of `passes` reads of `bytes`, shared by `threads`.
+double read_bandwidth(int64_t bytes, int threads, int passes);
+
+}  // namespace agentspec

@@ -1,0 +1,208 @@
+#include "decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace agentspec {
+namespace {
+
+// Below this many rows, handing row-wise work to other threads costs more than it saves.
+constexpr int64_t kRowsWorthSharing = 6;
+
+template <class T>
+void grow(std::vector<T>& buffer, int64_t size) {
+  if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(size);
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderShape& shape, Element element, int threads, const char* instruction_set)
+    : shape_(shape),
+      kernels_(select_kernels(element, instruction_set)),
+      pool_(std::make_unique<ThreadPool>(threads)) {}
+
+void Decoder::set_head(std::vector<float> norm, PackedMatrix head) {
+  norm_ = std::move(norm);
+  head_ = std::move(head);
+}
+
+template <class Body>
+void Decoder::each_row(int64_t rows, const Body& body) {
+  if (rows < kRowsWorthSharing) {
+    for (int64_t row = 0; row < rows; ++row) body(row, 0);
+  } else {
+    pool_->run(static_cast<uint32_t>(rows), body);
+  }
+}
+
+// Sizes the scratch memory and works out what every token sees.
+void Decoder::prepare(const Batch& batch) {
+  int64_t tokens = 0, longest = 0, extras = 0;
+  for (const SequenceTail& tail : batch.tails) {
+    tokens += tail.count;
+    longest = std::max(longest, tail.length + tail.count);
+    if (tail.mask != nullptr) extras += tail.count * tail.count;
+  }
+  const int64_t queries = shape_.heads * shape_.head_dim;
+  const int64_t rows = std::max(tokens, batch.row_count);
+  grow(activations_, rows * std::max(shape_.hidden, queries) * kernels_.activation_bytes);
+  grow(wide_activations_, tokens * shape_.intermediate * kernels_.activation_bytes);
+  grow(qkv_, tokens * (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim);
+  grow(picked_, batch.row_count * shape_.hidden);
+  scores_.resize(pool_->threads());
+  const int64_t stride = (longest + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  for (auto& scores : scores_) grow(scores, stride * kernels_.attend_rows);
+
+  tail_of_token_.clear();
+  token_in_tail_.clear();
+  visible_.clear();
+  grow(extra_, extras);  // never moves while `visible_` points into it
+  int32_t* next = extra_.data();
+  for (size_t index = 0; index < batch.tails.size(); ++index) {
+    const SequenceTail& tail = batch.tails[index];
+    for (int64_t token = 0; token < tail.count; ++token) {
+      tail_of_token_.push_back(static_cast<int64_t>(index));
+      token_in_tail_.push_back(token);
+      if (tail.mask == nullptr) {
+        visible_.push_back({tail.length + token + 1, nullptr, 0});
+        continue;
+      }
+      const uint8_t* sees = tail.mask + token * tail.count;
+      int64_t leading = 0;
+      while (leading <= token && sees[leading]) ++leading;
+      const int32_t* first = next;
+      for (int64_t other = leading; other <= token; ++other) {
+        if (sees[other]) *next++ = static_cast<int32_t>(tail.length + other);
+      }
+      visible_.push_back({tail.length + leading, first, next - first});
+    }
+  }
+}
+
+void Decoder::normalise(const float* stream, int64_t rows, const std::vector<float>& weight,
+                        std::byte* activations) {
+  each_row(rows, [&](int64_t row, int) {
+    kernels_.rms_norm(stream + row * shape_.hidden, weight.data(), shape_.norm_epsilon, shape_.hidden,
+                      activations + row * shape_.hidden * kernels_.activation_bytes);
+  });
+}
+
+void Decoder::multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add) {
+  const auto function = add ? kernels_.product_add : kernels_.product;
+  pool_->run(static_cast<uint32_t>(matrix.panels()), [&](uint32_t panel, int) {
+    function({activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)},
+             out + int64_t{panel} * kPanelColumns, matrix.columns(), matrix.width(panel));
+  });
+}
+
+void Decoder::multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out) {
+  constexpr int64_t half = kPanelColumns / 2;
+  pool_->run(static_cast<uint32_t>(matrix.panels()), [&](uint32_t panel, int) {
+    kernels_.product_gated({activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)},
+                           out + int64_t{panel} * half * kernels_.activation_bytes, matrix.columns() / 2);
+  });
+}
+
+HeadCache Decoder::head_cache(const SequenceTail& tail, size_t layer, int64_t head) const {
+  const int64_t element = kernels_.element == Element::kFloat32 ? 4 : 2;
+  const int64_t offset =
+      (static_cast<int64_t>(layer) * shape_.kv_heads + head) * tail.capacity * shape_.head_dim * element;
+  return {tail.keys + offset, tail.values + offset};
+}
+
+void Decoder::rotate_and_store(const Batch& batch, size_t index) {
+  const DecoderLayer& layer = layers_[index];
+  const int64_t width = (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
+  const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  each_row(static_cast<int64_t>(visible_.size()), [&](int64_t token, int) {
+    const float* cosine = batch.cosine + token * shape_.head_dim / 2;
+    const float* sine = batch.sine + token * shape_.head_dim / 2;
+    float* heads = qkv_.data() + token * width;
+    for (int64_t head = 0; head < shape_.heads + shape_.kv_heads; ++head) {
+      const bool query = head < shape_.heads;
+      const auto& norm = query ? layer.query_norm : layer.key_norm;
+      float* at = heads + head * shape_.head_dim;
+      if (!norm.empty()) kernels_.rms_norm_inplace(at, norm.data(), shape_.norm_epsilon, shape_.head_dim);
+      kernels_.rotate(at, cosine, sine, shape_.head_dim, query ? query_scale : 1.0f);
+    }
+    const SequenceTail& tail = batch.tails[tail_of_token_[token]];
+    for (int64_t head = 0; head < shape_.kv_heads; ++head) {
+      const float* key = heads + (shape_.heads + head) * shape_.head_dim;
+      kernels_.store(head_cache(tail, index, head), tail.length + token_in_tail_[token], key,
+                     key + shape_.kv_heads * shape_.head_dim, shape_.head_dim);
+    }
+  });
+}
+
+// Work items are (sequence, key/value head, block of queries); a query is a (token, head of the group) pair.
+void Decoder::attend(const Batch& batch, size_t index) {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t width = (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
+  const int64_t block = kernels_.attend_rows;
+  int64_t first_token = 0;
+  struct Item {
+    const SequenceTail* tail;
+    int64_t first_token, head, first_query;
+  };
+  std::vector<Item> items;
+  for (const SequenceTail& tail : batch.tails) {
+    for (int64_t head = 0; head < shape_.kv_heads; ++head) {
+      for (int64_t query = 0; query < tail.count * group; query += block) {
+        items.push_back({&tail, first_token, head, query});
+      }
+    }
+    first_token += tail.count;
+  }
+  pool_->run(static_cast<uint32_t>(items.size()), [&](uint32_t number, int thread) {
+    const Item& item = items[number];
+    const int64_t rows = std::min(block, item.tail->count * group - item.first_query);
+    const float* queries[kMaxAttendRows];
+    void* outputs[kMaxAttendRows];
+    Visible visible[kMaxAttendRows];
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t token = item.first_token + (item.first_query + row) / group;
+      const int64_t head = item.head * group + (item.first_query + row) % group;
+      queries[row] = qkv_.data() + token * width + head * shape_.head_dim;
+      outputs[row] =
+          activations_.data() + (token * shape_.heads + head) * shape_.head_dim * kernels_.activation_bytes;
+      visible[row] = visible_[token];
+    }
+    const int64_t stride = static_cast<int64_t>(scores_[thread].size()) / block / kKeyBlock * kKeyBlock;
+    kernels_.attend(queries, visible, rows, head_cache(*item.tail, index, item.head), shape_.head_dim, outputs,
+                    scores_[thread].data(), stride);
+  });
+}
+
+void Decoder::forward(const Batch& batch) {
+  prepare(batch);
+  const auto tokens = static_cast<int64_t>(visible_.size());
+  const auto captures = static_cast<int64_t>(batch.capture.size());
+  int64_t captured = 0;
+  for (size_t index = 0; index < layers_.size(); ++index) {
+    const DecoderLayer& layer = layers_[index];
+    if (captured < captures && batch.capture[captured] == static_cast<int64_t>(index)) {
+      for (int64_t row = 0; row < batch.row_count; ++row) {
+        std::memcpy(batch.hidden + (row * captures + captured) * shape_.hidden,
+                    batch.stream + batch.rows[row] * shape_.hidden, shape_.hidden * sizeof(float));
+      }
+      ++captured;
+    }
+    normalise(batch.stream, tokens, layer.attention_norm, activations_.data());
+    multiply(layer.qkv, activations_.data(), tokens, qkv_.data(), false);
+    rotate_and_store(batch, index);
+    attend(batch, index);
+    multiply(layer.output, activations_.data(), tokens, batch.stream, true);
+    normalise(batch.stream, tokens, layer.feed_norm, activations_.data());
+    multiply_gated(layer.gate_up, activations_.data(), tokens, wide_activations_.data());
+    multiply(layer.down, wide_activations_.data(), tokens, batch.stream, true);
+  }
+  for (int64_t row = 0; row < batch.row_count; ++row) {
+    std::memcpy(picked_.data() + row * shape_.hidden, batch.stream + batch.rows[row] * shape_.hidden,
+                shape_.hidden * sizeof(float));
+  }
+  normalise(picked_.data(), batch.row_count, norm_, activations_.data());
+  multiply(head_, activations_.data(), batch.row_count, batch.logits, false);
+}
+
+}  // namespace agentspec

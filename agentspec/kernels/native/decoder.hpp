@@ -1,0 +1,100 @@
+// A whole Llama-like decoder on the CPU: one call runs all layers without returning to Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels.hpp"
+#include "packed_matrix.hpp"
+#include "thread_pool.hpp"
+
+namespace agentspec {
+
+struct DecoderShape {
+  int64_t hidden;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t intermediate;
+  float norm_epsilon;
+};
+
+struct DecoderLayer {
+  std::vector<float> attention_norm;
+  std::vector<float> query_norm;  // empty where the model has none
+  std::vector<float> key_norm;
+  std::vector<float> feed_norm;
+  PackedMatrix qkv;
+  PackedMatrix output;
+  PackedMatrix gate_up;
+  PackedMatrix down;
+};
+
+// The new tokens of one sequence. Keys and values of all layers: see agentspec/engines/local/kv_cache.py.
+struct SequenceTail {
+  std::byte* keys;
+  std::byte* values;
+  int64_t capacity;
+  int64_t length;       // committed tokens
+  int64_t count;        // new tokens, written to the slots behind them
+  const uint8_t* mask;  // [count, count], or null for causal
+};
+
+// Operands of one forward pass over the concatenated tails, M tokens in all.
+struct Batch {
+  float* stream;        // [M, hidden]: embeddings on entry, the residual stream afterwards
+  const float* cosine;  // [M, head_dim / 2]
+  const float* sine;
+  std::vector<SequenceTail> tails;
+  const int64_t* rows;  // [R], tokens whose logits are wanted
+  int64_t row_count;
+  std::vector<int64_t> capture;  // layers whose input stream is wanted
+  float* logits;                 // [R, vocabulary]
+  float* hidden;                 // [R, captures * hidden]
+};
+
+class Decoder {
+ public:
+  Decoder(const DecoderShape& shape, Element element, int threads, const char* instruction_set);
+
+  void add_layer(DecoderLayer layer) { layers_.push_back(std::move(layer)); }
+  void set_head(std::vector<float> norm, PackedMatrix head);
+  void set_threads(int threads) { pool_ = std::make_unique<ThreadPool>(threads); }
+  void forward(const Batch& batch);
+
+  const DecoderShape& shape() const { return shape_; }
+  Element element() const { return kernels_.element; }
+  int64_t vocabulary() const { return head_.columns(); }
+  const char* instruction_set() const { return kernels_.name; }
+
+ private:
+  struct Tail;  // a SequenceTail with what one pass derives from it
+
+  void prepare(const Batch& batch);
+  template <class Body>
+  void each_row(int64_t rows, const Body& body);
+  void normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations);
+  void multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add);
+  void multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out);
+  void rotate_and_store(const Batch& batch, size_t index);
+  void attend(const Batch& batch, size_t index);
+  HeadCache head_cache(const SequenceTail& tail, size_t layer, int64_t head) const;
+
+  DecoderShape shape_;
+  const Kernels& kernels_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::vector<DecoderLayer> layers_;
+  std::vector<float> norm_;
+  PackedMatrix head_;
+
+  // Scratch of one pass, kept between passes.
+  std::vector<std::byte> activations_, wide_activations_;
+  std::vector<float> qkv_, picked_;
+  std::vector<std::vector<float>> scores_;  // one a thread
+  std::vector<int64_t> tail_of_token_, token_in_tail_;
+  std::vector<Visible> visible_;  // one a token
+  std::vector<int32_t> extra_;
+};
+
+}  // namespace agentspec

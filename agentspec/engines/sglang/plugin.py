@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import sys
 
-from agentspec.engines.sglang import cpu_backend, front, receipts, requirements
+from agentspec.engines.sglang import cpu_backend, front, parent, receipts, requirements
 from agentspec.engines.sglang.platform import cpu_engine_requested
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,8 @@ def register() -> None:
     When this version of SGLang lacks something that we rely on, nothing of the algorithm is registered and the log
     says what is missing; SGLang itself goes on working.
     """
+    if multiprocessing.parent_process() is None:
+        parent.end_with_parent()
     if cpu_engine_requested():
         cpu_backend.register()
     if problems := requirements.missing():

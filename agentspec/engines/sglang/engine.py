@@ -1,0 +1,315 @@
+"""The engine contract on top of a SGLang server, started here or running already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo
+from agentspec.engines.sglang.binding import PARAMS_KEY
+from agentspec.engines.sglang.chat_stream import ChatStream
+from agentspec.engines.sglang.client import SGLangClient
+from agentspec.engines.sglang.generate_stream import GenerateStream
+from agentspec.engines.sglang.launcher import Supervisor
+from agentspec.engines.sglang.sampling import sampling_params
+from agentspec.errors import AgentspecError, EngineUnavailableError, ModelError
+from agentspec.index.tokenizer import IndexTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from agentspec.config import Settings
+    from agentspec.engines.base import GenerationRequest, SamplingParams
+    from agentspec.index.snapshot import Snapshot
+
+_log = structlog.get_logger(__name__)
+
+
+class RepositorySource(Protocol):
+    """Where the indexes that requests name come from."""
+
+    def snapshot_for(self, repository_id: str, fingerprint: str) -> Snapshot:
+        """The newest generation of a repository's index for a tokenizer.
+
+        Raises:
+            AgentspecError: there is none.
+        """
+
+
+_STATS_SECONDS = 1.0
+_GAUGES = {
+    "sglang:num_running_reqs": "running",
+    "sglang:num_queue_reqs": "waiting",
+    "sglang:num_used_tokens": "used",
+    "sglang:max_total_num_tokens": "total",
+}
+
+
+class SGLangEngine:
+    """Serves a model through SGLang.
+
+    Args:
+        settings: all of them; `sglang.url` attaches to a server that runs already.
+        model: folder or hub id; what the server loads when it is started here.
+        repositories: gives the newest index snapshot of a repository by id and tokenizer fingerprint.
+    """
+
+    def __init__(self, settings: Settings, model: str, *, repositories: RepositorySource | None = None) -> None:
+        self._settings = settings
+        self._repositories = repositories
+        self._supervisor = None if settings.sglang.url else Supervisor(settings, model)
+        self._client = SGLangClient(settings.sglang.url or self._supervisor_url())
+        self._model: ModelInfo | None = None
+        self._parses_reasoning = False
+        self._fingerprint: str | None = None
+        self._gauges: dict[str, int] = {}
+        self._progress = 0
+        self._polling: asyncio.Task[None] | None = None
+        self._running: dict[str, list[str]] = {}
+
+    def _supervisor_url(self) -> str:
+        assert self._supervisor is not None
+        return self._supervisor.url
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model.
+
+        Raises:
+            EngineUnavailableError: before `start`.
+        """
+        if self._model is None:
+            raise EngineUnavailableError("the model is still being loaded; retry shortly")
+        return self._model
+
+    async def start(self) -> None:
+        """Start the server, or find the one that runs, and learn what it serves.
+
+        Raises:
+            ModelError: it cannot be started or reached.
+        """
+        if self._supervisor is not None:
+            await self._supervisor.start()
+        try:
+            info = await self._client.get("/server_info")
+            listed = (await self._client.get("/v1/models"))["data"][0]
+        except AgentspecError as error:
+            raise ModelError(f"no SGLang server answers at {self._settings.sglang.url}: {error}") from error
+        self._parses_reasoning = bool(info.get("reasoning_parser"))
+        self._fingerprint = await asyncio.to_thread(
+            _fingerprint_of, info["tokenizer_path"], self._settings.index.directory
+        )
+        name = self._settings.engine.served_name or listed["id"]
+        self._model = ModelInfo(name, int(listed["max_model_len"]), int(time.time()))
+        self._polling = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        """Abort what runs and end the server, if it was started here. Idempotent."""
+        for request_id in list(self._running):
+            await self.abort(request_id)
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        await self._client.close()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Stream the choices of one request; see `agentspec.engines.base.Engine.generate`.
+
+        Every choice is a request of its own to SGLang, which shares their prompt through its prefix cache.
+        """
+        self._refuse_when_down()
+        sampling = request.sampling
+        if sampling.seed is None and self._settings.sglang.deterministic:
+            sampling = replace(sampling, seed=secrets.randbits(31))  # SGLang would take the same one for everybody
+        params = sampling_params(sampling, self._settings.sglang.deterministic)
+        warnings = _unfulfilled(sampling, self._settings)
+        prompt = await self._prompt(request)
+        custom = {PARAMS_KEY: self._binding(request, await self._prediction(request), warnings)}
+        queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
+        names = [f"{request.id}-{index}-{secrets.token_hex(4)}" for index in range(request.n)]
+        self._running[request.id] = names
+        tasks = []
+        try:
+            for index, name in enumerate(names):
+                seed = None if sampling.seed is None else sampling.seed + index
+                common: dict[str, Any] = {
+                    "sampling": sampling,
+                    "params": params,
+                    "seed": seed,
+                    "custom_params": custom,
+                    "warnings": tuple(warnings),
+                }
+                stream = (
+                    GenerateStream(self._client, name, index, prompt=prompt, **common)
+                    if not isinstance(prompt, ChatPrompt)
+                    else ChatStream(self._client, name, index, prompt=prompt, **common)
+                )
+                tasks.append(asyncio.create_task(_pump(stream.chunks(), queue)))
+            remaining = len(tasks)
+            while remaining:
+                item = await queue.get()
+                if item is None:
+                    remaining -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    self._progress += 1
+                    yield item
+            names.clear()
+        finally:
+            await self._end(request.id, tasks)
+
+    async def _end(self, request_id: str, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Stop what is left of a request; SGLang alone would notice a closed connection after two seconds."""
+        names = self._running.pop(request_id, [])
+        await asyncio.shield(asyncio.gather(*(self._client.abort(name) for name in names)))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; its stream closes with finish reason "abort". Unknown ids are ignored."""
+        for name in self._running.get(request_id, ()):
+            await self._client.abort(name)
+
+    def stats(self) -> EngineStats:
+        """State as of the last poll, at most a second or two old."""
+        return EngineStats(
+            ready=self._is_ready(),
+            running=self._gauges.get("running", 0),
+            waiting=self._gauges.get("waiting", 0),
+            kv_tokens_used=self._gauges.get("used", 0),
+            kv_tokens_total=self._gauges.get("total", 0),
+            progress=self._progress,
+        )
+
+    async def tokenize(self, prompt: str | ChatPrompt) -> list[int]:
+        """Token ids of a prompt as the target would see it."""
+        body: dict[str, Any] = {"prompt": prompt}
+        if isinstance(prompt, ChatPrompt):
+            body = {
+                "messages": list(prompt.messages),
+                "tools": None if prompt.tools is None else list(prompt.tools),
+                "chat_template_kwargs": dict(prompt.template_kwargs) or None,
+            }
+        tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
+        return tokens
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of token ids.
+
+        Raises:
+            InvalidRequestError: an id lies outside the vocabulary.
+        """
+        text: str = (await self._client.post("/detokenize", {"tokens": list(tokens), "skip_special_tokens": False}))[
+            "text"
+        ]
+        return text
+
+    async def _prompt(self, request: GenerationRequest) -> str | list[int] | ChatPrompt:
+        """What to send: text or tokens, or a chat where SGLang's tool or reasoning parsers must see it."""
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            return prompt
+        if not isinstance(prompt, ChatPrompt):
+            return list(prompt)
+        return prompt if prompt.tools or self._parses_reasoning else await self.tokenize(prompt)
+
+    async def _prediction(self, request: GenerationRequest) -> list[int] | None:
+        if request.prediction is None or not request.speculation:
+            return None
+        body = {"prompt": request.prediction, "add_special_tokens": False}
+        tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
+        return tokens
+
+    def _binding(self, request: GenerationRequest, prediction: list[int] | None, warnings: list[str]) -> dict[str, Any]:
+        params: dict[str, Any] = {
+            "edited_path": request.edited_path,
+            "prediction": prediction,
+            "speculation": request.speculation,
+        }
+        snapshot = self._snapshot(request, warnings)
+        if snapshot is not None and snapshot.segments:
+            params["store"] = _store_name(snapshot, self._settings)
+            params["generation"] = snapshot.generation
+        return params
+
+    def _snapshot(self, request: GenerationRequest, warnings: list[str]) -> Snapshot | None:
+        if request.repository is None:
+            return None
+        if self._repositories is None or self._fingerprint is None:
+            warnings.append("the repository is not used: this engine has no indexes for its tokenizer")
+            return None
+        try:
+            return self._repositories.snapshot_for(request.repository, self._fingerprint)
+        except AgentspecError as error:
+            warnings.append(f"the repository is not used: {error}")
+            return None
+
+    def _refuse_when_down(self) -> None:
+        if self._model is None or not self._is_ready():
+            failure = self._supervisor.failure if self._supervisor is not None else None
+            raise EngineUnavailableError(failure or "the engine is starting or restarting; retry shortly", 5.0)
+
+    def _is_ready(self) -> bool:
+        return self._model is not None and (self._supervisor is None or self._supervisor.ready)
+
+    async def _poll(self) -> None:
+        while True:
+            with contextlib.suppress(AgentspecError, ValueError):
+                self._gauges = _read_gauges(await self._client.text("/metrics"))
+            await asyncio.sleep(_STATS_SECONDS)
+
+
+async def _pump(chunks: AsyncIterator[Chunk], queue: asyncio.Queue[Chunk | BaseException | None]) -> None:
+    try:
+        async for chunk in chunks:
+            await queue.put(chunk)
+    except AgentspecError as error:
+        await queue.put(error)
+    except Exception as error:  # whatever it is, the reader must not wait for ever
+        await queue.put(error)
+    else:
+        await queue.put(None)
+
+
+def _read_gauges(text: str) -> dict[str, int]:
+    return {
+        _GAUGES[sample.name]: int(sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in _GAUGES
+    }
+
+
+def _unfulfilled(sampling: SamplingParams, settings: Settings) -> list[str]:
+    """What the request asks for and this server does not do."""
+    if sampling.seed is not None and sampling.temperature > 0 and not settings.sglang.deterministic:
+        return ["the seed has no effect: the engine was started without sglang.deterministic"]
+    return []
+
+
+def _fingerprint_of(tokenizer: str, index_directory: Path) -> str | None:
+    """Identity of the server's tokenizer; None when it cannot be read from here, and then no index is used."""
+    try:
+        return IndexTokenizer(tokenizer, index_directory).identity.fingerprint
+    except ModelError as error:
+        _log.warning("indexes are not used", reason=str(error))
+        return None
+
+
+def _store_name(snapshot: Snapshot, settings: Settings) -> str:
+    """A snapshot's folder below the index directory."""
+    folder = Path(snapshot.segments[0].path).parent
+    return folder.resolve().relative_to(settings.index.directory.resolve()).as_posix()

@@ -73,6 +73,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield from torch_and_devices()
     yield cpu()
     yield memory()
+    yield grammars()
     yield writable("index folder", settings.index.directory)
     yield writable("cache folder", settings.cache_directory)
     yield model_present(settings)
@@ -169,6 +170,17 @@ def model_present(settings: Settings) -> Check:
     if name.count("/") == 1 and not folder.exists():
         return Check("model", "ok", f"{name}, a hub id: fetched when it is first used")
     return Check("model", "fail", f"there is no model {name}", "agentspec models list; or name a folder or a hub id")
+
+
+def grammars() -> Check:
+    """The tree-sitter grammars that mark definitions and identifiers."""
+    from agentspec.index.grammars import GRAMMARS
+
+    missing = sorted({grammar.package for grammar in GRAMMARS if importlib.util.find_spec(grammar.module) is None})
+    if missing:
+        hint = f"pip install {' '.join(missing)}; until then those languages are indexed without syntax"
+        return Check("grammars", "warn", f"{len(missing)} missing", hint)
+    return Check("grammars", "ok", f"{len(GRAMMARS)} languages")
 
 
 def writable(name: str, folder: Path) -> Check:

@@ -11,6 +11,9 @@ from agentspec import __version__
 from agentspec.cli import bench, models
 from agentspec.cli.console import show_error
 from agentspec.cli.doctor import doctor
+from agentspec.cli.index import index
+from agentspec.cli.serve import serve
+from agentspec.cli.status import status
 from agentspec.errors import AgentspecError
 
 
@@ -34,7 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(doctor)
+for verb in (index, status, serve, doctor):
+    app.command()(verb)
 app.add_typer(bench.app)
 app.add_typer(models.app)
 

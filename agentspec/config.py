@@ -45,6 +45,9 @@ class ServerSettings(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)
     api_key_file: Path | None = Field(default=None, description="one bearer key a line; none: no keys asked")
+    model_aliases: tuple[str, ...] = Field(
+        default=(), description="further names of the served model, with * and ? as wildcards"
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="browser origins allowed; none by default")
     max_body_bytes: int = Field(default=8 * 2**20, gt=0, description="larger request bodies are refused (413)")
     keepalive_seconds: float = Field(default=15.0, gt=0, description="SSE comment interval while decoding")

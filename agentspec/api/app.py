@@ -10,11 +10,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from agentspec import __version__
 from agentspec.api.errors import install_error_handlers
+from agentspec.api.fim import FimDetector
 from agentspec.api.metrics import Metrics
 from agentspec.api.middleware.access import HEADER, AccessMiddleware
 from agentspec.api.middleware.auth import AuthenticationMiddleware, KeyFile
 from agentspec.api.middleware.body_limit import BodyLimitMiddleware
-from agentspec.api.routes import chat, completions, health, models
+from agentspec.api.middleware.paths import PathMiddleware
+from agentspec.api.routes import chat, completions, fim, health, models, props
 from agentspec.api.routes import repositories as repository_routes
 from agentspec.api.services import Services
 
@@ -50,9 +52,9 @@ def create_app(engine: Engine, settings: Settings, repositories: RepositoryRegis
 
     # The interactive documentation pages load scripts from elsewhere; the schema itself is at /openapi.json.
     app = FastAPI(title="agentspec", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.services = services = Services(engine, settings, repositories, Metrics(engine))
+    app.state.services = services = Services(engine, settings, repositories, Metrics(engine), FimDetector(engine))
     install_error_handlers(app)
-    for routes in (chat, completions, models, repository_routes, health):
+    for routes in (chat, completions, fim, models, props, repository_routes, health):
         app.include_router(routes.router)
     _add_middleware(app, services)
     return app
@@ -73,3 +75,4 @@ def _add_middleware(app: FastAPI, services: Services) -> None:
             expose_headers=[HEADER, "retry-after"],
         )
     app.add_middleware(AccessMiddleware, metrics=services.metrics)
+    app.add_middleware(PathMiddleware)

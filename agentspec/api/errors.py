@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's error types by HTTP status; other 4xx are `invalid_request_error`, 5xx are `server_error`."""
+
+ANTHROPIC_PATH = "/v1/messages"
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's error types by HTTP status; other 4xx are `invalid_request_error`, 5xx are `api_error`."""
 
 CODES = {
     401: "invalid_api_key",
@@ -50,6 +62,20 @@ class ErrorResponse(BaseModel):
     """Body of every answer with a 4xx or 5xx status, and of errors inside a stream."""
 
     error: ErrorObject
+
+
+class AnthropicErrorObject(BaseModel):
+    """What went wrong, as Anthropic's clients read it."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorResponse(BaseModel):
+    """Body of errors below `/v1/messages`."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorObject
 
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -86,13 +112,19 @@ def error_object(error: Exception) -> ErrorObject:
     )
 
 
-def error_body(error: Exception) -> bytes:
-    """JSON of the `ErrorResponse` of an exception."""
-    return ErrorResponse(error=error_object(error)).model_dump_json().encode()
+def error_body(error: Exception, path: str) -> bytes:
+    """JSON of an exception as clients of `path` know it: in Anthropic's shape below `/v1/messages`, else OpenAI's."""
+    shown = error_object(error)
+    if not path.startswith(ANTHROPIC_PATH):
+        return ErrorResponse(error=shown).model_dump_json().encode()
+    kind = ANTHROPIC_TYPES.get(status_of(error), "invalid_request_error" if status_of(error) < 500 else "api_error")
+    return (
+        AnthropicErrorResponse(error=AnthropicErrorObject(type=kind, message=shown.message)).model_dump_json().encode()
+    )
 
 
-def error_response(error: Exception) -> Response:
-    """The HTTP answer to an exception, `Retry-After` included where a retry is sensible."""
+def error_response(error: Exception, path: str) -> Response:
+    """The HTTP answer to an exception on `path`, `Retry-After` included where a retry is sensible."""
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
@@ -100,14 +132,14 @@ def error_response(error: Exception) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if status_of(error) == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(error_body(error), status_of(error), headers, "application/json")
+    return Response(error_body(error, path), status_of(error), headers, "application/json")
 
 
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of `app`'s endpoints with an error object."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        response = error_response(error)
+        response = error_response(error, request.url.path)
         if response.status_code == 405 and (methods := _allowed_methods(request)):
             response.headers["allow"] = methods
         return response

@@ -124,7 +124,7 @@ class EventStream(Response):
                 answered = self._started
                 if not answered:
                     self._started = self._ended = True
-                    await error_response(error)(scope, receive, send)
+                    await error_response(error, scope["path"])(scope, receive, send)
             if answered:
                 await self._send(send, self._failure(error), last=True)
             if not isinstance(error, AgentspecError):

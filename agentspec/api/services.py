@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
@@ -10,6 +11,7 @@ from fastapi import Depends, Request
 from agentspec.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from agentspec.api.fim import FimDetector
     from agentspec.api.metrics import Metrics
     from agentspec.api.repositories import RepositoryRegistry
     from agentspec.config import Settings
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
 
 CALLER = "agentspec.caller"
 """Key of the ASGI scope under which the authentication middleware names the caller."""
+
+
+class ModelNotFoundError(NotFoundError):
+    """A model was asked for that this server does not serve."""
+
+    code = "model_not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +36,27 @@ class Services:
         settings: as the server was started.
         repositories: what callers registered.
         metrics: what `/metrics` shows.
+        fim: knows how the model wants fill-in-the-middle prompts written.
     """
 
     engine: Engine
     settings: Settings
     repositories: RepositoryRegistry
     metrics: Metrics
+    fim: FimDetector
 
     def require_model(self, name: str | None) -> str:
-        """The served model's id, if `name` means it (None does).
+        """The name under which the served model answers: `name` where that is one of its names, its id for None.
 
         Raises:
             NotFoundError: another model was asked for.
         """
         served = self.engine.model.id
-        if name is not None and name != served:
-            error = NotFoundError(f"the model '{name}' does not exist here; this server serves '{served}'", "model")
-            error.code = "model_not_found"
-            raise error
-        return served
+        if name is None or name == served:
+            return served
+        if any(fnmatchcase(name, alias) for alias in self.settings.server.model_aliases):
+            return name
+        raise ModelNotFoundError(f"the model '{name}' does not exist here; this server serves '{served}'", "model")
 
 
 def services_of(request: Request) -> Services:

@@ -45,7 +45,7 @@ def event(body: BaseModel) -> bytes:
 
 def error_event(error: Exception) -> bytes:
     """OpenAI's event of an error inside a stream."""
-    return b"data: " + error_body(error) + b"\n\n"
+    return b"data: " + error_body(error, "/v1") + b"\n\n"
 
 
 class StreamEncoder(ABC):

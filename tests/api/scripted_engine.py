@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 CONTEXT = 4096
 CHARACTERS_PER_CHUNK = 4
+FIRST_SPECIAL = 0x110000
+"""Token of the first special token of a tokenizer that has some."""
 
 Step = Chunk | float | Exception
 """A chunk to yield, seconds to sleep, or an error to raise."""
@@ -25,6 +28,7 @@ class ScriptedEngine:
     """Answers every prompt with `reply`, unless `script` says otherwise.
 
     Attributes:
+        special: texts that are one token each; `reset` keeps them.
         reply: text of every choice, followed by `#<index>` for choices after the first.
         script: replaces the whole behaviour of one request.
         delay: seconds before each chunk.
@@ -39,6 +43,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.model = ModelInfo("scripted-model", CONTEXT, 1_700_000_000)
         self.ready = False
+        self.special: list[str] = []
         self.reset()
 
     def reset(self) -> None:
@@ -68,7 +73,13 @@ class ScriptedEngine:
         )
 
     async def tokenize(self, prompt: str | ChatPrompt) -> list[int]:
-        return [ord(character) for character in _text(prompt)]
+        if not self.special:
+            return [ord(character) for character in _text(prompt)]
+        pieces = re.split("(" + "|".join(map(re.escape, self.special)) + ")", _text(prompt))
+        tokens: list[int] = []
+        for piece in pieces:
+            tokens += [FIRST_SPECIAL + self.special.index(piece)] if piece in self.special else map(ord, piece)
+        return tokens
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         for token in tokens:

@@ -64,7 +64,7 @@ class AccessMiddleware:
             # Formatted here: a renderer that shows local variables would show prompts.
             log.error("request failed", request_id=request_id, traceback=traceback.format_exc())
             if not status:
-                await error_response(error)(scope, receive, send_with_id)
+                await error_response(error, scope["path"])(scope, receive, send_with_id)
             elif not complete:
                 raise
         finally:

@@ -81,7 +81,7 @@ class AuthenticationMiddleware:
             caller = self._keys.caller(_bearer(Headers(scope=scope)))
             if caller is None:
                 refusal = HTTPException(401, "missing or unknown API key; send 'authorization: Bearer <key>'")
-                await error_response(refusal)(scope, receive, send)
+                await error_response(refusal, scope["path"])(scope, receive, send)
                 return
             scope[CALLER] = caller
         await self._app(scope, receive, send)

@@ -32,7 +32,7 @@ class BodyLimitMiddleware:
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit:
             await _drain(receive)
-            await error_response(self._refusal())(scope, receive, send)
+            await error_response(self._refusal(), scope["path"])(scope, receive, send)
             return
         received = 0
 

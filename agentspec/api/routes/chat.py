@@ -2,126 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from agentspec.api.chat_answers import chat_answer
 from agentspec.api.errors import ERROR_RESPONSES
-from agentspec.api.event_stream import until_disconnect
-from agentspec.api.generation import collect, generate
 from agentspec.api.json_body import JsonRoute
-from agentspec.api.logprobs import chat_logprobs
-from agentspec.api.requests import engine_requests, new_id
-from agentspec.api.schemas.chat import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionRequest,
-    ChatDelta,
-    ChatLogprobs,
-)
-from agentspec.api.schemas.usage import ReceiptField, Usage
+from agentspec.api.schemas.chat import ChatCompletion, ChatCompletionRequest
 from agentspec.api.services import CallerOf, ServicesOf
-from agentspec.api.streaming import STREAM_RESPONSE, StreamEncoder, stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from agentspec.api.generation import Choice
-    from agentspec.engines.base import Chunk
+from agentspec.api.streaming import STREAM_RESPONSE
 
 router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=ERROR_RESPONSES)
 
 
-@router.post(
-    "/v1/chat/completions",
-    response_model=ChatCompletion,
-    responses=STREAM_RESPONSE,
-)
+@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=STREAM_RESPONSE)
 async def create_chat_completion(
     body: ChatCompletionRequest, request: Request, services: ServicesOf, caller: CallerOf
 ) -> Response:
     """Continue a conversation."""
-    model = services.require_model(body.model)
-    call_id = new_id("chatcmpl")
     sampling = body.sampling(body.alternatives, body.limit)
-    requests = engine_requests(
-        services, caller=caller, fields=body, call_id=call_id, prompts=[body.prompt()], sampling=sampling
-    )
-    chunks = generate(services.engine, services.metrics, requests)
-    if body.stream:
-        return stream(services, _ChatStream(body, call_id, model).events(chunks))
-    choices = await until_disconnect(request.receive, collect(chunks, body.choices), services.metrics.client_left)
-    answer = _completion(body, call_id, model, choices)
-    return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
-
-
-def _completion(body: ChatCompletionRequest, call_id: str, model: str, choices: Sequence[Choice]) -> ChatCompletion:
-    receipts = [choice.receipt for choice in choices]
-    answer = ChatCompletion(
-        id=call_id,
-        object="chat.completion",
-        created=int(time.time()),
-        model=model,
-        choices=[_choice(body, index, choice) for index, choice in enumerate(choices)],
-        usage=Usage.of(receipts, body.choices),
-    )
-    if body.wants_receipt:
-        answer.agentspec = ReceiptField.of(receipts)
-    return answer
-
-
-def _choice(body: ChatCompletionRequest, index: int, choice: Choice) -> ChatChoice:
-    message = AssistantMessage(role="assistant", content=choice.text, refusal=None)
-    if choice.reasoning:
-        message.reasoning_content = choice.reasoning
-    if choice.tool_calls:
-        message.tool_calls = choice.tool_calls
-        message.content = choice.text or None
-    logprobs = chat_logprobs(choice.logprobs) if body.logprobs else None
-    return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=choice.finish_reason)
-
-
-class _ChatStream(StreamEncoder):
-    """Encodes a streamed conversation: role, deltas, one finish chunk per choice."""
-
-    def __init__(self, body: ChatCompletionRequest, call_id: str, model: str) -> None:
-        super().__init__(body, choices=body.choices)
-        self._head: dict[str, Any] = {
-            "id": call_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
-        self._begun: set[int] = set()
-
-    def bodies(self, chunk: Chunk) -> Iterator[ChatCompletionChunk]:
-        """Role chunk at the first sign of a choice, then what `chunk` added, then the finish."""
-        if chunk.index not in self._begun:
-            self._begun.add(chunk.index)
-            yield self._body(chunk.index, ChatDelta(role="assistant", content=""))
-        given: dict[str, Any] = {
-            "content": chunk.text,
-            "reasoning_content": chunk.reasoning,
-            "tool_calls": [dict(delta) for delta in chunk.tool_calls],
-        }
-        delta = ChatDelta(**{name: value for name, value in given.items() if value})
-        logprobs = chat_logprobs(chunk.logprobs) if chunk.logprobs else None
-        if delta.model_fields_set or logprobs:
-            yield self._body(chunk.index, delta, logprobs)
-        if chunk.finish_reason is not None:
-            yield self._body(chunk.index, ChatDelta(), finish_reason=chunk.finish_reason)
-
-    def usage_body(self, usage: Usage) -> ChatCompletionChunk:
-        """The chunk without choices that ends a stream whose client asked for usage."""
-        return ChatCompletionChunk(**self._head, choices=[], usage=usage)
-
-    def _body(
-        self, index: int, delta: ChatDelta, logprobs: ChatLogprobs | None = None, finish_reason: str | None = None
-    ) -> ChatCompletionChunk:
-        choice = ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=finish_reason)
-        return ChatCompletionChunk(**self._head, choices=[choice])
+    return await chat_answer(services, caller, body, request, prompt=body.prompt(), sampling=sampling)

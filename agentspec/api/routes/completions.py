@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -18,10 +19,12 @@ from agentspec.api.schemas.completions import DEFAULT_MAX_TOKENS, Completion, Co
 from agentspec.api.schemas.usage import ReceiptField, Usage
 from agentspec.api.services import CallerOf, ServicesOf
 from agentspec.api.streaming import STREAM_RESPONSE, StreamEncoder, stream
+from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from agentspec.api.fim import FimDetector
     from agentspec.api.generation import Choice
     from agentspec.engines.base import Chunk, Engine, TokenLogprob
 
@@ -40,17 +43,44 @@ async def create_completion(
     model = services.require_model(body.model)
     prompts = body.prompts()
     sampling = body.sampling(body.logprobs, body.max_tokens or DEFAULT_MAX_TOKENS)
+    echoes = await _echoes(services.engine, body, prompts)
+    prompts, ends = await _filled_in(services.fim, body, prompts)
+    sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids + ends)
     call_id = new_id("cmpl")
     requests = engine_requests(
         services, caller=caller, fields=body, call_id=call_id, prompts=prompts, sampling=sampling
     )
-    echoes = await _echoes(services.engine, body, prompts)
     chunks = generate(services.engine, services.metrics, requests)
     if body.stream:
         return stream(services, _CompletionStream(body, call_id, model, echoes).events(chunks))
     choices = await until_disconnect(request.receive, collect(chunks, len(echoes)), services.metrics.client_left)
     answer = _completion(body, call_id, model, choices, echoes)
     return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
+
+
+async def _filled_in(
+    fim: FimDetector, body: CompletionRequest, prompts: list[str | tuple[int, ...]]
+) -> tuple[list[str | tuple[int, ...]], tuple[int, ...]]:
+    """The prompts with the suffix worked in, and the tokens that end a completion then.
+
+    A prompt that is written in the model's template already stays as it is.
+
+    Raises:
+        InvalidRequestError: a suffix comes with token ids, or the model has no template.
+    """
+    if body.suffix and not all(isinstance(prompt, str) for prompt in prompts):
+        raise InvalidRequestError("suffix needs a prompt of text; token ids carry their own template", "suffix")
+    template = await fim.template() if body.suffix else await fim.find()
+    if template is None:
+        return prompts, ()
+    carried = [isinstance(prompt, str) and template.carries(prompt) for prompt in prompts]
+    if not body.suffix:
+        return prompts, template.end_tokens if all(carried) else ()
+    filled = [
+        prompt if carries or not isinstance(prompt, str) else template.prompt(prompt, body.suffix)
+        for prompt, carries in zip(prompts, carried, strict=True)
+    ]
+    return filled, template.end_tokens
 
 
 async def _echoes(engine: Engine, body: CompletionRequest, prompts: Sequence[str | tuple[int, ...]]) -> list[str]:

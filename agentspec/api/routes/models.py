@@ -20,18 +20,21 @@ from agentspec.errors import InvalidRequestError
 
 router = APIRouter(route_class=JsonRoute, tags=["Model"], responses=ERROR_RESPONSES)
 
+WILDCARDS = frozenset("*?[")
+"""Characters that make an alias a pattern."""
+
 
 @router.get("/v1/models")
 async def list_models(services: ServicesOf) -> ModelList:
-    """The served model, in a list as OpenAI's API has it."""
-    return ModelList(data=[_model(services)])
+    """The served model, in a list as OpenAI's API has it, under each name that is no pattern."""
+    names = [services.engine.model.id, *services.settings.server.model_aliases]
+    return ModelList(data=[_model(services, name) for name in names if not WILDCARDS & set(name)])
 
 
 @router.get("/v1/models/{model:path}")
 async def get_model(model: str, services: ServicesOf) -> Model:
     """One model; its id may hold slashes."""
-    services.require_model(model)
-    return _model(services)
+    return _model(services, services.require_model(model))
 
 
 @router.post("/tokenize")
@@ -57,8 +60,6 @@ async def detokenize(body: DetokenizeRequest, services: ServicesOf) -> Detokeniz
     return DetokenizeResponse(prompt=text, content=text)
 
 
-def _model(services: Services) -> Model:
+def _model(services: Services, name: str) -> Model:
     info = services.engine.model
-    return Model(
-        id=info.id, created=info.created, max_model_len=info.context_length, context_length=info.context_length
-    )
+    return Model(id=name, created=info.created, max_model_len=info.context_length, context_length=info.context_length)

@@ -29,7 +29,7 @@ class CompletionRequest(GenerationFields):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = Field(default=None, description="start the text with the prompt; not with logprobs")
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    suffix: str | None = None
+    suffix: str | None = Field(default=None, description="text behind the cursor, for models trained to fill in")
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """The prompts, each to be continued on its own.
@@ -41,8 +41,6 @@ class CompletionRequest(GenerationFields):
             raise InvalidRequestError("best_of is not supported; leave it out or set it to n", "best_of")
         if self.echo and self.logprobs is not None:
             raise InvalidRequestError("echo together with logprobs is not supported; drop one of them", "echo")
-        if self.suffix:
-            raise InvalidRequestError("suffix is not supported for this model", "suffix")
         prompts = self._split()
         if len(prompts) * self.choices > MAX_CHOICES:
             raise InvalidRequestError(

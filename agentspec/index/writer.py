@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from agentspec.index.snapshot import Snapshot
 
 LOCK_NAME = "lock"
+IGNORE_NAME = ".gitignore"
+"""Keeps an index that lies inside a repository out of git and of itself."""
+
 SEGMENT_SUFFIX = ".segment"
 CATALOG_SUFFIX = ".catalog"
 
@@ -206,6 +209,7 @@ def open_writer(
     """
     with _clear_errors(store.directory):
         store.directory.mkdir(parents=True, exist_ok=True)
+        (store.directory / IGNORE_NAME).write_text("*\n")
         descriptor = os.open(store.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -78,7 +78,7 @@ def walk_all_moments(work: Path) -> dict[str, int]:
         found["old" if left == old else "new"] += 1
         assert contents(publish(directory, NEW)) == new, "the next writer goes on from there"
         names = IndexStore(directory).manifest().file_names()
-        assert {file.name for file in directory.iterdir()} == {*names, "manifest.json", "lock"}, (
+        assert {file.name for file in directory.iterdir()} == {*names, "manifest.json", "lock", ".gitignore"}, (
             "leaving nothing behind"
         )
         if not reached:

@@ -131,7 +131,7 @@ def test_files_of_earlier_generations_and_of_crashes_are_removed(tmp_path: Path)
     (tmp_path / "stray.segment").write_bytes(b"left by a crash")
     publish(tmp_path, {"b": document([4, 5, 6, 7])})
     manifest = IndexStore(tmp_path).manifest()
-    assert {file.name for file in tmp_path.iterdir()} == {*manifest.file_names(), "manifest.json", "lock"}
+    assert {file.name for file in tmp_path.iterdir()} == {*manifest.file_names(), "manifest.json", "lock", ".gitignore"}
 
 
 def test_definitions_are_found_by_name_in_every_file_that_holds_them(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,9 +61,7 @@ def load_head(folder: Path, *, hidden: int, vocab_size: int, dtype: torch.dtype)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"the draft head's weights {file} cannot be read: {error}; fetch them again") from error
     # Some writers keep the decoder layer in a list, some prefix everything with "model.".
-    tensors = {
-        name.removeprefix("model.").replace("layers.0.", "midlayer."): value for name, value in tensors.items()
-    }
+    tensors = {name.removeprefix("model.").replace("layers.0.", "midlayer."): value for name, value in tensors.items()}
     head = Eagle3Head(config)
     state = _state(tensors, head, file)
     head.load_state_dict(state)
@@ -99,7 +96,7 @@ def _draft_to_target(offsets: Tensor | None, config: HeadConfig, file: Path) -> 
         found = "none" if offsets is None else list(offsets.shape)
         raise ModelError(f"the draft head's weights {file} need d2t of [{config.draft_vocab_size}]; found {found}")
     ids = own + offsets.long()
-    if int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size or len(ids.unique()) != len(ids):
+    if int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size or len(set(ids.tolist())) != len(ids):
         raise ModelError(f"d2t in {file} does not map draft tokens to distinct ids below {config.vocab_size}")
     return ids
 
@@ -122,4 +119,4 @@ def save_head(head: Eagle3Head, folder: Path, dtype: torch.dtype = torch.bfloat1
     config.write(folder)
     partial = folder / "model.safetensors.partial"
     save_file(stored, partial, metadata={"format": "pt"})
-    os.replace(partial, folder / "model.safetensors")
+    partial.replace(folder / "model.safetensors")

@@ -175,11 +175,11 @@ class Eagle3Session:
         stop = slot + len(following)
         config = self._head.config
         # Query heads that share a key head become further rows, so that keys are not repeated.
-        group = config.heads // config.kv_heads
-        rows = queries.unflatten(1, (-1, group)).permute(1, 2, 0, 3).flatten(1, 2)
+        count, group, width = len(following), config.heads // config.kv_heads, config.head_dim
+        rows = queries.view(count, -1, group, width).permute(1, 2, 0, 3).reshape(-1, group * count, width)
         attended = F.scaled_dot_product_attention(
             rows[None], memory.keys[None, :, :stop], memory.values[None, :, :stop],
             attn_mask=visible.repeat(group, 1)[None, None],
         )[0]  # fmt: skip
-        attended = attended.unflatten(1, (group, -1)).permute(2, 0, 1, 3).flatten(1)
+        attended = attended.view(-1, group, count, width).permute(2, 0, 1, 3).flatten(1)
         return self._head.merge(attended, stream)

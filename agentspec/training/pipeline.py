@@ -1,0 +1,145 @@
+"""From a target to a head on disk: choose data, record the target, train, write the head and its card."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from transformers import AutoConfig
+
+from agentspec.drafters.eagle3.checkpoint import save_head
+from agentspec.drafters.eagle3.config import default_capture
+from agentspec.engines.local.checkpoint import Checkpoint, model_folder
+from agentspec.engines.local.model import TargetModel
+from agentspec.engines.local.tokenizer import Tokenizer
+from agentspec.engines.local.weights import OuterWeights
+from agentspec.training.data import choose_data
+from agentspec.training.features import FeatureStore, record
+from agentspec.training.initialise import frequent_tokens, initial_head
+from agentspec.training.model_card import model_card
+from agentspec.training.rollout import Rollout
+from agentspec.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from agentspec.drafters.eagle3.head import Eagle3Head
+    from agentspec.training.data import DataPlan, DataSet
+    from agentspec.training.trainer import Progress, Recipe
+
+SHARD_SEQUENCES = 96
+"""Sequences recorded together; enough of them that the target's weights are read once for many tokens."""
+
+
+class Reporter(Protocol):
+    """Told what is going on."""
+
+    def recording(self, part: str, done: int, total: int) -> None:
+        """Shards of a part of the data that are on disk."""
+
+    def training(self, progress: Progress, total: int) -> None:
+        """A step of the optimiser is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPlan:
+    """What to train, on what, and how.
+
+    Attributes:
+        model: the target: a pulled model, a folder, or a hub id.
+        cache_directory: `Settings.cache_directory`.
+        work: folder of everything in between; a run that was stopped goes on from it.
+        output: folder of the head.
+        data: what to train on.
+        recipe: how to train.
+        max_new: most tokens the target answers to a prompt.
+        draft_vocab_size: tokens the head can propose.
+        record_seconds: no further data is recorded after that time; all of the plan's otherwise.
+    """
+
+    model: str
+    cache_directory: Path
+    work: Path
+    output: Path
+    data: DataPlan
+    recipe: Recipe
+    max_new: int = 192
+    draft_vocab_size: int = 4864
+    record_seconds: float = math.inf
+
+
+def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
+    """Make a head. Stop it whenever you like: called again with the same plan, it goes on.
+
+    Args:
+        plan: what to make.
+        reporter: told what is going on.
+
+    Returns:
+        The folder of the head.
+
+    Raises:
+        ModelError: the target cannot be loaded.
+        InvalidRequestError: there is too little data, or the work folder belongs to another plan.
+    """
+    folder = model_folder(plan.model, plan.cache_directory)
+    config = AutoConfig.from_pretrained(folder)
+    capture = default_capture(config.num_hidden_layers)
+    data = choose_data(plan.data, Tokenizer.load(folder), plan.work / "data.json")
+    train, held_out = _record(plan, data, capture, reporter)
+    head = _initial_head(plan, folder, capture, train, config.vocab_size)
+    embedding = OuterWeights.read(Checkpoint(folder).fetch).embedding
+    trainer = Trainer(head, embedding, train, held_out, recipe=plan.recipe, folder=plan.work)
+    history = trainer.run(lambda progress: reporter.training(progress, plan.recipe.steps))
+    save_head(head, plan.output)
+    card = model_card(plan, data, train.tokens, history)
+    (plan.output / "README.md").write_text(card, encoding="utf-8")
+    return plan.output
+
+
+def _record(
+    plan: HeadPlan, data: DataSet, capture: tuple[int, ...], reporter: Reporter
+) -> tuple[FeatureStore, FeatureStore]:
+    """Training and held-out sequences; the list of shards is fixed once all are recorded."""
+    listing = plan.work / "shards.json"
+    if not listing.exists():
+        model = TargetModel.load(plan.model, plan.cache_directory, dtype="bfloat16")
+        rollout = Rollout(model, capture)
+        deadline = time.monotonic() + plan.record_seconds
+
+        def part(name: str, sequences: list[list[int]], max_new: int) -> list[str]:
+            files = record(
+                rollout,
+                sequences,
+                plan.work / name,
+                shard_size=SHARD_SEQUENCES,
+                max_new=max_new,
+                deadline=deadline,
+                report=lambda done, total: reporter.recording(name, done, total),
+            )
+            return [str(file.relative_to(plan.work)) for file in files]
+
+        shards = {
+            "held_out": part("held_out", data.held_out, plan.max_new) + part("held_out_texts", data.held_out_texts, 0),
+            "train": part("train", data.train, plan.max_new) + part("texts", data.texts, 0),
+        }
+        listing.write_text(json.dumps(shards), encoding="utf-8")
+    shards = json.loads(listing.read_text(encoding="utf-8"))
+    return _store(plan.work, shards["train"]), _store(plan.work, shards["held_out"])
+
+
+def _store(work: Path, names: Sequence[str]) -> FeatureStore:
+    return FeatureStore([work / name for name in names])
+
+
+def _initial_head(
+    plan: HeadPlan, folder: Path, capture: tuple[int, ...], train: FeatureStore, vocab_size: int
+) -> Eagle3Head:
+    count = min(plan.draft_vocab_size, vocab_size)
+    tokens = frequent_tokens((train[index] for index in range(len(train))), vocab_size, count)
+    return initial_head(folder, capture, torch.as_tensor(tokens), plan.recipe.seed)

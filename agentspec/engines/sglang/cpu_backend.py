@@ -72,6 +72,10 @@ def _last_slot(req_to_token: Tensor, req_pool_indices: Tensor, prefix_lens: Tens
     return slots
 
 
+def _keep_torch_kernels(*_args: Any, **_kwargs: Any) -> None:
+    """REPLACE of the switch to Triton kernels that deterministic inference makes on GPUs; torch's own stay here."""
+
+
 def register() -> None:
     """Make the backend selectable and replace what SGLang would run on Triton. Call once per process."""
     from sglang.srt.arg_groups import choices
@@ -88,3 +92,5 @@ def register() -> None:
     gather = "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras"
     HookRegistry.register(gather, _gather_spec_extras, HookType.REPLACE)
     HookRegistry.register("sglang.srt.mem_cache.allocation.get_last_loc", _last_slot, HookType.REPLACE)
+    invariant = "sglang.srt.batch_invariant_ops.enable_batch_invariant_mode"
+    HookRegistry.register(invariant, _keep_torch_kernels, HookType.REPLACE)

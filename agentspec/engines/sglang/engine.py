@@ -8,7 +8,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,20 +28,10 @@ if TYPE_CHECKING:
 
     from agentspec.config import Settings
     from agentspec.engines.base import GenerationRequest, SamplingParams
+    from agentspec.engines.local.preparation import RepositorySource
     from agentspec.index.snapshot import Snapshot
 
 _log = structlog.get_logger(__name__)
-
-
-class RepositorySource(Protocol):
-    """Where the indexes that requests name come from."""
-
-    def snapshot_for(self, repository_id: str, fingerprint: str) -> Snapshot:
-        """The newest generation of a repository's index for a tokenizer.
-
-        Raises:
-            AgentspecError: there is none.
-        """
 
 
 _STATS_SECONDS = 1.0

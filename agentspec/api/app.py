@@ -16,7 +16,7 @@ from agentspec.api.middleware.access import HEADER, AccessMiddleware
 from agentspec.api.middleware.auth import AuthenticationMiddleware, KeyFile
 from agentspec.api.middleware.body_limit import BodyLimitMiddleware
 from agentspec.api.middleware.paths import PathMiddleware
-from agentspec.api.routes import chat, completions, fim, health, models, props
+from agentspec.api.routes import chat, completions, fim, health, messages, models, props
 from agentspec.api.routes import repositories as repository_routes
 from agentspec.api.services import Services
 
@@ -54,7 +54,7 @@ def create_app(engine: Engine, settings: Settings, repositories: RepositoryRegis
     app = FastAPI(title="agentspec", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services = services = Services(engine, settings, repositories, Metrics(engine), FimDetector(engine))
     install_error_handlers(app)
-    for routes in (chat, completions, fim, models, props, repository_routes, health):
+    for routes in (chat, completions, fim, messages, models, props, repository_routes, health):
         app.include_router(routes.router)
     _add_middleware(app, services)
     return app

@@ -12,7 +12,7 @@ from agentspec.api.schemas.usage import ReceiptField, Usage
 from agentspec.engines.base import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from pydantic import BaseModel
 
@@ -98,11 +98,15 @@ class StreamEncoder(ABC):
         return [self._receipts[index] for index in range(self._choices)]
 
 
-def stream(services: Services, events: AsyncGenerator[bytes, None]) -> EventStream:
-    """The response that sends `events`."""
+def stream(
+    services: Services,
+    events: AsyncGenerator[bytes, None],
+    failure: Callable[[Exception], bytes] = error_event,
+) -> EventStream:
+    """The response that sends `events`, and `failure` of an error among them."""
     return EventStream(
         events,
-        failure=error_event,
+        failure=failure,
         keepalive_seconds=services.settings.server.keepalive_seconds,
         progressing=_ProgressWatch(services.engine),
         freed=services.metrics.client_left,

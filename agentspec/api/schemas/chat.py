@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,27 @@ from agentspec.engines.base import ChatPrompt
 from agentspec.errors import InvalidRequestError
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+TEMPLATE_ARGUMENTS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "messages",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""What steers the rendering rather than the template; a template of the client's own could run without end."""
 
 
 class OtherPart(RequestModel):
@@ -127,6 +149,10 @@ class ChatCompletionRequest(GenerationFields):
             )
         if self.tool_choice not in (None, "none", "auto"):
             raise InvalidRequestError("only tool_choice 'none' and 'auto' are supported", "tool_choice")
+        if misused := sorted(TEMPLATE_ARGUMENTS.intersection(self.chat_template_kwargs or {})):
+            raise InvalidRequestError(
+                f"'{misused[0]}' is no variable of a chat template", f"chat_template_kwargs.{misused[0]}"
+            )
         offered = None if self.tool_choice == "none" else self.tools
         return chat_prompt(self.messages, offered, self.chat_template_kwargs)
 
@@ -152,13 +178,18 @@ class ChatCompletionRequest(GenerationFields):
 def chat_prompt(
     messages: Sequence[Message], tools: Sequence[Tool] | None, template_kwargs: Mapping[str, Any] | None = None
 ) -> ChatPrompt:
-    """A conversation as the engine takes it.
+    """A conversation as the engine takes it; system messages at its begin become one, as many templates ask for.
 
     Raises:
         InvalidRequestError: a message holds something other than text.
     """
+    rendered = [message.rendered(position) for position, message in enumerate(messages)]
+    leading = list(takewhile(lambda message: message["role"] == "system", rendered))
+    if len(leading) > 1:
+        text = "\n\n".join(message["content"] for message in leading)
+        rendered[: len(leading)] = [{"role": "system", "content": text}]
     return ChatPrompt(
-        messages=[message.rendered(position) for position, message in enumerate(messages)],
+        messages=rendered,
         tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
         template_kwargs=template_kwargs or {},
     )

@@ -18,7 +18,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_file(path: Path, parts: Iterable[bytes]) -> None:
+def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file so that under `path` there is, at any instant, the old content or all of the new.
 
     The content is on the disk when this returns; so is its name after `sync_directory`.
@@ -48,7 +48,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write_through(path: Path, parts: Iterable[bytes]) -> None:
+def _write_through(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for part in parts:

@@ -108,7 +108,7 @@ class Scanner:
         if stat.S_ISLNK(status.st_mode) or self._is_below_link(path):
             return Reason.SYMLINK
         if stat.S_ISDIR(status.st_mode):
-            return Reason.SUBMODULE
+            return Reason.SUBMODULE if os.access(self._full(path), os.R_OK | os.X_OK) else Reason.UNREADABLE
         if not stat.S_ISREG(status.st_mode):
             return Reason.SPECIAL
         reason = refuse_path(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class IndexedDocument:
     definitions: tuple[DefinitionMark, ...] = ()
 
 
-def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -> list[bytes]:
+def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -> list[bytes | memoryview]:
     """The bytes of a segment file that holds `documents` in this order, in parts to be written one after another.
 
     Args:
@@ -132,9 +132,9 @@ def encode_segment(documents: Sequence[IndexedDocument], vocabulary_size: int) -
     table["blob"] = np.frombuffer(b"".join(document.blob for document in documents), "V20")
     definitions, names = _encode_definitions(documents, starts.tolist())
 
-    tables = b"".join(_aligned(section) for section in (table.tobytes(), definitions.tobytes(), names))
-    body = [_aligned(part) for part in (np.packbits(identifiers, bitorder="little").tobytes(), tokens.tobytes())]
-    body.append(_aligned(order.tobytes()))
+    tables = b"".join(part for section in (table, definitions, names) for part in _aligned(section))
+    bits = np.packbits(identifiers, bitorder="little")
+    body = [part for section in (bits, tokens, order) for part in _aligned(section)]
     header = np.zeros(1, _HEADER)
     header["magic"] = _MAGIC
     header["version"] = SEGMENT_VERSION
@@ -182,7 +182,9 @@ def _check_tokens(tokens: NDArray[np.int32], vocabulary_size: int) -> None:
         raise ValueError(f"a document holds tokens outside [0, {vocabulary_size}), the model's vocabulary")
 
 
-def _encode_definitions(documents: Sequence[IndexedDocument], starts: Sequence[int]) -> tuple[NDArray[np.void], bytes]:
+def _encode_definitions(
+    documents: Sequence[IndexedDocument], starts: Sequence[int]
+) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
     rows = sorted(
         (mark.name.encode(), start + mark.start, mark.end - mark.start, int(mark.kind))
         for start, document in zip(starts, documents, strict=True)
@@ -197,8 +199,10 @@ def _encode_definitions(documents: Sequence[IndexedDocument], starts: Sequence[i
             offsets[name] = len(names)
             names += name + b"\0"
         table[number] = (offsets[name], start, min(length, _MAX_DEFINITION_TOKENS) << 8 | kind)
-    return table, bytes(names)
+    return table, np.frombuffer(bytes(names), np.uint8)
 
 
-def _aligned(section: bytes) -> bytes:
-    return section + bytes(-len(section) % SECTION_ALIGNMENT)
+def _aligned(section: NDArray[Any]) -> tuple[memoryview, bytes]:
+    """The bytes of a section, not copied, and what fills them up to the next section."""
+    view = section.view(np.uint8).data
+    return view, bytes(-len(view) % SECTION_ALIGNMENT)

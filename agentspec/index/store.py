@@ -14,7 +14,7 @@ from agentspec.index.segment import Segment
 from agentspec.index.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _OPEN_ATTEMPTS = 10
 """A generation may be replaced, and its files removed, while it is being opened: then the next one is tried."""
@@ -121,7 +121,7 @@ class IndexStore:
         )
 
 
-def content_name(parts: list[bytes], suffix: str) -> str:
+def content_name(parts: Iterable[bytes | memoryview], suffix: str) -> str:
     """The name of an immutable file: a hash of its content, by which it is verified, and `suffix`."""
     digest = _new_digest()
     for part in parts:

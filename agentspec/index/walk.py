@@ -61,9 +61,13 @@ def check_repository(root: Path) -> Path:
         NotFoundError: it does not exist.
         InvalidRequestError: it is not a folder, or may not be listed.
     """
-    if not root.exists():
-        raise NotFoundError(f"repository {root} does not exist")
-    if not root.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(root.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise NotFoundError(f"repository {root} does not exist") from error
+    except OSError as error:
+        raise InvalidRequestError(f"repository {root} cannot be looked at: {error.strerror}") from error
+    if not is_folder:
         raise InvalidRequestError(f"repository {root} is not a folder")
     if not os.access(root, os.R_OK | os.X_OK):
         raise InvalidRequestError(f"repository {root} may not be read; check its permissions")
@@ -80,10 +84,7 @@ def list_files(root: Path) -> list[bytes]:
         InvalidRequestError: git refuses to list the files; the message holds git's own.
     """
     listed = _list_by_git(root)
-    if listed is None:
-        rules = [(b"", GitIgnoreSpec.from_lines(DEFAULT_IGNORES.splitlines()))]
-        listed = set(_list_by_gitignore(os.fsencode(root), b"", rules))
-    return sorted(listed)
+    return sorted(_list_by_gitignore(os.fsencode(root)) if listed is None else listed)
 
 
 def _list_by_git(root: Path) -> set[bytes] | None:
@@ -109,18 +110,27 @@ def _run_git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def _list_by_gitignore(folder: bytes, prefix: bytes, rules: _Rules) -> Iterator[bytes]:
-    own = _read_gitignore(Path(os.fsdecode(folder)))
-    if own is not None:
-        rules = [*rules, (prefix, own)]
-    with os.scandir(folder) as entries:
+def _list_by_gitignore(root: bytes) -> Iterator[bytes]:
+    """Lists a tree; a folder that may not be read is listed itself."""
+    waiting: list[tuple[bytes, _Rules]] = [(b"", [(b"", GitIgnoreSpec.from_lines(DEFAULT_IGNORES.splitlines()))])]
+    while waiting:
+        prefix, rules = waiting.pop()
+        folder = root + b"/" + prefix
+        own = _read_gitignore(Path(os.fsdecode(folder)))
+        if own is not None:
+            rules = [*rules, (prefix, own)]
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            yield prefix.rstrip(b"/")
+            continue
         for entry in entries:
             path = prefix + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
             if _is_ignored(rules, path + b"/" * is_folder):
                 continue
             if is_folder:
-                yield from _list_by_gitignore(entry.path, path + b"/", rules)
+                waiting.append((path + b"/", rules))
             else:
                 yield path
 

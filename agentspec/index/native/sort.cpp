@@ -87,7 +87,8 @@ class ContextSorter {
   void sort_group(std::uint32_t* positions, Entry* scratch, std::uint32_t count, int depth) {
     if (count < 2 || depth >= kContextDepth) return;
     for (std::uint32_t i = 0; i < count; ++i) scratch[i] = {key_at(positions[i], depth), positions[i]};
-    std::sort(scratch, scratch + count);
+    // Repeated text makes large groups of equal keys, which are in order already.
+    if (!std::is_sorted(scratch, scratch + count)) std::sort(scratch, scratch + count);
     for (std::uint32_t i = 0; i < count; ++i) positions[i] = scratch[i].position;
     for (std::uint32_t begin = 0; begin < count;) {
       const std::uint64_t key = scratch[begin].key;

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from agentspec.drafters.tree import DraftTree, Source
     from agentspec.index.snapshot import Snapshot
@@ -94,4 +95,32 @@ class Drafter(Protocol):
     """Makes sessions. Shares nothing between requests except read-only indexes that they name themselves."""
 
     def begin(self, request: DraftRequest) -> DraftSession:
+        """Start drafting for one request."""
+
+
+class StreamSession(DraftSession, Protocol):
+    """A session that reads the target's residual streams."""
+
+    def read(self, start: int, streams: Tensor) -> None:
+        """Take in what the target computed for committed tokens.
+
+        Called in ascending order of positions, before the next `propose`; positions may be left out (a prefix whose
+        keys and values were reused), which costs acceptance but nothing else.
+
+        Args:
+            start: position of the first of these tokens in the text, prompt included.
+            streams: `[q, len(capture) * hidden]`, the captured streams at them.
+        """
+
+
+class StreamDrafter(Protocol):
+    """A drafter whose sessions read the target's residual streams.
+
+    Attributes:
+        capture: layers of the target whose incoming stream the sessions read, ascending.
+    """
+
+    capture: tuple[int, ...]
+
+    def begin(self, request: DraftRequest) -> StreamSession:
         """Start drafting for one request."""

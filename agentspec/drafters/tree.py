@@ -11,6 +11,8 @@ import numpy as np
 from agentspec.errors import DraftTreeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 ROOT = -1
@@ -71,6 +73,14 @@ class DraftTree:
             depth[node] = 1 if parent == ROOT else depth[parent] + 1
         return depth
 
+    def path_probabilities(self) -> NDArray[np.float32]:
+        """`float32[N]`: estimated probability that each node and all its ancestors are accepted."""
+        path = self.prob.copy()
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                path[node] *= path[parent]
+        return path
+
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """`bool[N, N]`: entry (i, j) is set when node i attends to node j, itself included."""
         mask = np.eye(len(self), dtype=np.bool_)
@@ -102,6 +112,17 @@ class DraftTree:
             next_sibling[node + 1] = first_child[slot]
             first_child[slot] = node
         return first_child, next_sibling
+
+    def accepted_path(self, emitted: Sequence[int]) -> list[int]:
+        """Nodes, from the root on, whose tokens are the first of those that the target emitted."""
+        child = {edge: node for node, edge in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))}
+        path: list[int] = []
+        for token in emitted:
+            node = child.get((path[-1] if path else ROOT, token))
+            if node is None:
+                break
+            path.append(node)
+        return path
 
     def validate(self, max_nodes: int, max_depth: int) -> None:
         """Check every invariant of the contract.

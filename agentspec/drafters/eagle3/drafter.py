@@ -1,0 +1,70 @@
+"""A loaded head with its target's embedding: makes drafting sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from agentspec.drafters.eagle3.checkpoint import load_head
+from agentspec.drafters.eagle3.config import default_capture
+from agentspec.drafters.eagle3.session import Eagle3Session, Growth
+from agentspec.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from agentspec.drafters.eagle3.head import Eagle3Head
+
+SHIPPED = Path(__file__).parent.parent / "heads"
+"""Heads that come with the package, one folder per model name."""
+
+
+class Eagle3Drafter:
+    """Makes `Eagle3Session`s. Sessions share its weights, which nobody changes.
+
+    Args:
+        head: the head.
+        embedding: `[V, hidden]`, the target's.
+        layers: of the target.
+        growth: bounds of the trees.
+
+    Attributes:
+        capture: layers of the target whose incoming stream the head reads, ascending.
+    """
+
+    def __init__(self, head: Eagle3Head, embedding: Tensor, layers: int, growth: Growth | None = None) -> None:
+        self.capture = head.config.capture or default_capture(layers)
+        if not 0 <= self.capture[0] < self.capture[-1] < layers:
+            raise ModelError(
+                f"the draft head reads the target's layers {list(self.capture)}; this model has {layers} layers"
+            )
+        self._head = head
+        self._embedding = embedding.to(head.fc.weight.dtype)
+        self._growth = growth or Growth()
+
+    @classmethod
+    def load(cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype) -> Self:
+        """Load the head in `folder` for a target.
+
+        Args:
+            folder: with `config.json` and `model.safetensors`.
+            embedding: `[V, hidden]`, the target's.
+            layers: of the target.
+            dtype: to compute in.
+
+        Raises:
+            ModelError: see `load_head`; or the head reads layers that the target does not have.
+        """
+        vocab_size, hidden = embedding.shape
+        return cls(load_head(folder, hidden=hidden, vocab_size=vocab_size, dtype=dtype), embedding, layers)
+
+    def begin(self) -> Eagle3Session:
+        """Start a text."""
+        return Eagle3Session(self._head, self._embedding, self._growth)
+
+
+def shipped_head(model: str) -> Path | None:
+    """The folder of the head that comes with the package for the pulled model `model`, if one does."""
+    folder = SHIPPED / model
+    return folder if (folder / "model.safetensors").is_file() else None

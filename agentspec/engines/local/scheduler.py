@@ -271,9 +271,11 @@ class Scheduler:
         drafted = [len(part.choice.drafting.tree) for part in work]
         if not any(drafted):
             self._clock.observe_plain(batch, context, seconds)
+            return
+        plain_seconds = self._clock.plain_seconds(batch, context)
         for part, nodes in zip(work, drafted, strict=True):
             alone = seconds * self._clock.share(batch, nodes, sum(drafted), context)
-            part.choice.drafting.step_cost(alone, self._clock.plain_seconds(batch, context))
+            part.choice.drafting.step_cost(alone, plain_seconds)
 
     def _absorb(self, part: _Work, logits: torch.Tensor, seconds: float) -> None:
         """Take in the target's answer for one sequence."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from agentspec.engines.local.checkpoint import model_folder
+from agentspec.engines.local.cost import cost_curve
+from agentspec.engines.local.hardware import available_memory
 from agentspec.engines.local.model import TargetModel
 from agentspec.engines.local.tokenizer import Tokenizer
 
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
 _KV_MEMORY_SHARE = 0.5
 """Part of the free memory that keys and values may take by default."""
-
-
-class FreeRows:
-    """Assumes that drafted rows cost nothing beside the weights."""
-
-    def seconds(self, rows: int, context: int) -> float:  # noqa: ARG002
-        """One unit a pass."""
-        return 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,9 @@ def load_target(settings: Settings) -> Target:
         threads=engine.threads,
     )
     tokenizer = Tokenizer.load(model_folder(engine.model, settings.cache_directory))
-    return Target(engine.served_name or Path(engine.model).name, model, tokenizer, FreeRows())
+    return Target(
+        engine.served_name or Path(engine.model).name, model, tokenizer, cost_curve(model, settings.cache_directory)
+    )
 
 
 def kv_slots(layout: KVLayout, wanted: int | None, useful: int) -> int:
@@ -79,5 +74,5 @@ def kv_slots(layout: KVLayout, wanted: int | None, useful: int) -> int:
     if layout.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(layout.device)
     else:
-        free = psutil.virtual_memory().available
+        free = available_memory()
     return min(useful, int(_KV_MEMORY_SHARE * free) // layout.bytes_per_token)

@@ -98,7 +98,8 @@ async def test_planted_text_is_drafted_for_its_own_repository_only(tiny, stores)
     encode = tiny.tokenizer.encode
     names = ["left", "right", "unknown", None]
     requests = [
-        ask(id=str(name), prompt=f"# {name}\n", repository=name, max_tokens=60, seed=1, temperature=1.0) for name in names
+        ask(id=str(name), prompt=f"# {name}\n", repository=name, max_tokens=60, seed=1, temperature=1.0)
+        for name in names
     ]
 
     def processors(request, tokenizer):

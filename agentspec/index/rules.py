@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 RULES_VERSION = "1"
 """Changes whenever a rule does, so that remembered verdicts are made anew."""
@@ -41,6 +41,11 @@ class Reason(StrEnum):
     """By name, or more than half of it in lines of over 1,000 bytes."""
 
 
+def _any_of(patterns: str) -> re.Pattern[bytes]:
+    """Matches the names that any of these shell patterns matches, the bytes of a name taken one by one."""
+    return re.compile("|".join(translate(pattern) for pattern in patterns.split()).encode())
+
+
 _VENDORED_FOLDERS = frozenset(
     b"vendor vendored _vendor third_party third-party thirdparty node_modules bower_components jspm_packages "
     b"pods carthage .yarn .venv venv .tox .nox __pypackages__".split()
@@ -54,22 +59,22 @@ _LOCK_FILES = frozenset(
     b".terraform.lock.hcl chart.lock buf.lock shard.lock rebar.lock stack.yaml.lock cabal.project.freeze".split()
 )
 
-_SECRET_NAMES = (
-    b".env .env.* *.env .envrc *.pem *.key *.p8 *.p12 *.pfx *.pkcs12 *.jks *.keystore *.ppk *.kdbx *.ovpn *.crt "
-    b"*.cer *.der *.p7b *.p7c *.csr *.asc *.gpg *.pgp id_rsa* id_dsa* id_ecdsa* id_ed25519* *_rsa *_ed25519 "
-    b".netrc _netrc .npmrc .pypirc .pgpass .my.cnf .htpasswd .git-credentials .dockercfg .dockerconfigjson "
-    b".vault-token .s3cfg .boto credentials credentials.json client_secret*.json service-account*.json "
-    b"service_account*.json kubeconfig *.kubeconfig *.tfstate *.tfstate.backup *.tfvars secrets.y*ml "
-    b"secrets.json secrets.toml".split()
+_SECRET_NAMES = _any_of(
+    ".env .env.* *.env .envrc *.pem *.key *.p8 *.p12 *.pfx *.pkcs12 *.jks *.keystore *.ppk *.kdbx *.ovpn *.crt "
+    "*.cer *.der *.p7b *.p7c *.csr *.asc *.gpg *.pgp id_rsa* id_dsa* id_ecdsa* id_ed25519* *_rsa *_ed25519 "
+    ".netrc _netrc .npmrc .pypirc .pgpass .my.cnf .htpasswd .git-credentials .dockercfg .dockerconfigjson "
+    ".vault-token .s3cfg .boto credentials credentials.json client_secret*.json service-account*.json "
+    "service_account*.json kubeconfig *.kubeconfig *.tfstate *.tfstate.backup *.tfvars secrets.y*ml "
+    "secrets.json secrets.toml"
 )
 
-_GENERATED_NAMES = (
-    b"*_pb2.py *_pb2_grpc.py *_pb2.pyi *.pb.go *.pb.gw.go *.pb.h *.pb.cc *.pb.swift *_pb.js *_pb.d.ts *_pb.rb "
-    b"*.g.dart *.freezed.dart *.designer.cs *.g.cs *.g.i.cs *.generated.* *_generated.* zz_generated* bindata.go "
-    b"*.map *.tsbuildinfo *.snap".split()
+_GENERATED_NAMES = _any_of(
+    "*_pb2.py *_pb2_grpc.py *_pb2.pyi *.pb.go *.pb.gw.go *.pb.h *.pb.cc *.pb.swift *_pb.js *_pb.d.ts *_pb.rb "
+    "*.g.dart *.freezed.dart *.designer.cs *.g.cs *.g.i.cs *.generated.* *_generated.* zz_generated* bindata.go "
+    "*.map *.tsbuildinfo *.snap"
 )
 
-_MINIFIED_NAMES = b"*.min.js *.min.mjs *.min.css *-min.js *-min.css *.bundle.js *.chunk.js".split()
+_MINIFIED_NAMES = _any_of("*.min.js *.min.mjs *.min.css *-min.js *-min.css *.bundle.js *.chunk.js")
 
 _GENERATED_NOTICE = re.compile(
     rb"@generated\b"
@@ -86,7 +91,7 @@ _COMMENT_START = re.compile(rb"\s*(#|//|/\*|\*|--|;|<!--|\"\"\"|'''|%)")
 _PRIVATE_KEY = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
     rb"(?:[\s\"'+,]|\\n|\\r)*"
-    rb"(?:[A-Za-z-]+: [^\r\n]*(?:\s|\\n)+)*"
+    rb"(?:[A-Za-z-]+: [^\r\n\\]*(?:\r?\n|(?:\\r)?\\n)(?:[\s\"'+,]|\\n|\\r)*)*"
     rb"[A-Za-z0-9+/]{32}"
     rb"|PuTTY-User-Key-File-\d"
 )
@@ -100,16 +105,15 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def refuse_path(path: bytes) -> Reason | None:
     """Judge a file by its path inside the repository alone, secrets first. Letter case does not matter."""
     *folders, name = path.lower().split(b"/")
-    if any(fnmatchcase(name.decode("latin-1"), pattern.decode()) for pattern in _SECRET_NAMES):
+    if _SECRET_NAMES.match(name):
         return Reason.SECRET
     if not _VENDORED_FOLDERS.isdisjoint(folders):
         return Reason.VENDORED
     if name in _LOCK_FILES:
         return Reason.LOCK
-    for patterns, reason in ((_GENERATED_NAMES, Reason.GENERATED), (_MINIFIED_NAMES, Reason.MINIFIED)):
-        if any(fnmatchcase(name.decode("latin-1"), pattern.decode()) for pattern in patterns):
-            return reason
-    return None
+    if _GENERATED_NAMES.match(name):
+        return Reason.GENERATED
+    return Reason.MINIFIED if _MINIFIED_NAMES.match(name) else None
 
 
 def read_text(content: bytes) -> str | Reason:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentspec.index.rules import Reason, read_text, refuse_path
 
+BEGIN = "-----BEGIN PRIVATE KEY-----"
 KEY_BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 
 
@@ -102,6 +105,7 @@ def test_names_that_are_not_utf8_are_judged() -> None:
         f'key = "-----BEGIN EC PRIVATE KEY-----\\n" +\n  "{KEY_BODY}"\n',
         f"data:\n  key: |\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    {KEY_BODY}\n",
         f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,AB\n\n{KEY_BODY}\n",
+        f'"-----BEGIN RSA PRIVATE KEY-----\\nProc-Type: 4,ENCRYPTED\\n\\n{KEY_BODY}"\n',
         f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 1\n\n{KEY_BODY}\n",
         f"-----BEGIN CERTIFICATE-----\n{KEY_BODY}\n",
         "PuTTY-User-Key-File-3: ssh-ed25519\n",
@@ -158,6 +162,16 @@ def test_ordinary_text_is_kept_to_the_character(content: str) -> None:
 
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
     assert read_text(b"\xef\xbb\xbfx = 1\r\n") == "x = 1\r\n"
+
+
+@pytest.mark.parametrize(
+    "filling", ["a: ", "a:\n", "\n ", "a: b\n", "\\n", "a: \\n", "A", "-----BEGIN PRIVATE KEY-----"]
+)
+def test_text_made_to_be_slow_is_judged_quickly(filling: str) -> None:
+    content = (f"{BEGIN}\n" + filling * (90_000 // len(filling))).encode()
+    began = time.thread_time()
+    read_text(content)
+    assert time.thread_time() - began < 2.0
 
 
 @given(st.binary(max_size=300))

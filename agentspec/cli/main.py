@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from agentspec import __version__
 from agentspec.cli import bench, models
 from agentspec.cli.console import show_error
+from agentspec.cli.demo import demo
 from agentspec.cli.doctor import doctor
 from agentspec.cli.index import index
 from agentspec.cli.serve import serve
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (index, status, serve, doctor):
+for verb in (index, status, serve, demo, doctor):
     app.command()(verb)
 app.add_typer(bench.app)
 app.add_typer(models.app)

@@ -64,19 +64,19 @@ class EditingLoop:
         return done
 
     def _whole_file(self, _: Sequence[str]) -> EditTask:
-        return _task("whole-file rewrite", self._rewrite, FENCE)
+        return _task("whole file", self._rewrite, FENCE)
 
     def _search_replace(self, _: Sequence[str]) -> EditTask:
         """The client has picked the lines to replace; an earlier edit stands in the conversation."""
         server, drafting = _section(self._text, "server:"), _section(self._text, "drafting:")
         earlier = f"{_search(drafting)}{drafting.replace('64', '32')}>>>>>>> REPLACE\n"
         edits = f"# Edit: draft at most 32 nodes\n\n{earlier}\n# Edit: listen on port 9000\n\n{_search(server)}"
-        return _task("search/replace edit", _listing("", self._text) + edits, ">>>>>>> REPLACE", _DIVIDER)
+        return _task("search/replace", _listing("", self._text) + edits, ">>>>>>> REPLACE", _DIVIDER)
 
     def _follow_up(self, answers: Sequence[str]) -> EditTask:
         """Another rewrite in the conversation of the first one, whose prompt and answer are its prefix."""
         conversation = f"{self._rewrite}{answers[0]}{FENCE}\n\n{_heading('the device is cpu')}"
-        return _task("follow-up rewrite", conversation, FENCE)
+        return _task("follow-up", conversation, FENCE)
 
 
 def paired(
@@ -104,7 +104,7 @@ def _heading(change: str) -> str:
 
 def _section(text: str, heading: str) -> str:
     """The lines from `heading` to the next blank line."""
-    return text[text.index(heading) :].split("\n\n")[0].rstrip("\n") + "\n"
+    return text[text.index(heading) :].partition("\n\n")[0].rstrip("\n") + "\n"
 
 
 def _search(lines: str) -> str:

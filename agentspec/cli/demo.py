@@ -85,7 +85,7 @@ async def _run(
         console.rule(f"{task.kind}, speculation {mode}", align="left")
 
     def show(text: str) -> None:
-        console.print(text, end="", markup=False, soft_wrap=True)
+        console.out(text, end="", highlight=False)
 
     async with running_engine(settings, model) as engine:
         return await loop.run(engine, str(repository), speculation=speculation, announce=announce, show=show)
@@ -96,8 +96,8 @@ def _print_table(pairs: Sequence[Pair]) -> None:
 
     from agentspec.benchmarking.editing import overall_ratio, summarise_mode
 
-    table = Table("request", box=None)
-    for name in ("tokens", "steps", "tokens/step", "plain tok/s", "tok/s", "ratio", "cached", "identical"):
+    table = Table("request", box=None, pad_edge=False)
+    for name in ("tokens", "steps", "per step", "tok/s off", "tok/s on", "ratio", "cached", "identical"):
         table.add_column(name, justify="right")
     for label, members in [*((pair.task.kind, [pair]) for pair in pairs), ("loop", pairs)]:
         plain = summarise_mode([pair.plain for pair in members])

@@ -16,7 +16,8 @@ from agentspec.api.middleware.access import HEADER, AccessMiddleware
 from agentspec.api.middleware.auth import AuthenticationMiddleware, KeyFile
 from agentspec.api.middleware.body_limit import BodyLimitMiddleware
 from agentspec.api.middleware.paths import PathMiddleware
-from agentspec.api.routes import chat, completions, fim, health, messages, models, props
+from agentspec.api.response_store import ResponseStore
+from agentspec.api.routes import chat, completions, fim, health, messages, models, props, responses
 from agentspec.api.routes import repositories as repository_routes
 from agentspec.api.services import Services
 
@@ -47,14 +48,17 @@ def create_app(engine: Engine, settings: Settings, repositories: RepositoryRegis
         if not engine.stats().ready:
             await engine.start()
         yield
+        await services.responses.close()
         await repositories.close()
         await engine.stop()
 
     # The interactive documentation pages load scripts from elsewhere; the schema itself is at /openapi.json.
     app = FastAPI(title="agentspec", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.services = services = Services(engine, settings, repositories, Metrics(engine), FimDetector(engine))
+    app.state.services = services = Services(
+        engine, settings, repositories, Metrics(engine), ResponseStore(), FimDetector(engine)
+    )
     install_error_handlers(app)
-    for routes in (chat, completions, fim, messages, models, props, repository_routes, health):
+    for routes in (chat, completions, fim, messages, responses, models, props, repository_routes, health):
         app.include_router(routes.router)
     _add_middleware(app, services)
     return app

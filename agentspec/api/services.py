@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agentspec.api.fim import FimDetector
     from agentspec.api.metrics import Metrics
     from agentspec.api.repositories import RepositoryRegistry
+    from agentspec.api.response_store import ResponseStore
     from agentspec.config import Settings
     from agentspec.engines.base import Engine
 
@@ -36,6 +37,7 @@ class Services:
         settings: as the server was started.
         repositories: what callers registered.
         metrics: what `/metrics` shows.
+        responses: what the Responses API keeps.
         fim: knows how the model wants fill-in-the-middle prompts written.
     """
 
@@ -43,6 +45,7 @@ class Services:
     settings: Settings
     repositories: RepositoryRegistry
     metrics: Metrics
+    responses: ResponseStore
     fim: FimDetector
 
     def require_model(self, name: str | None) -> str:

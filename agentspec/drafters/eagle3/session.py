@@ -40,6 +40,59 @@ class Growth:
     min_path_prob: float = 0.02
     level_gain: float = 0.05
 
+    @property
+    def slots(self) -> int:
+        """Most nodes that the head reads itself."""
+        return self.depth * self.width
+
+
+class _GrowingTree:
+    """A tree that grows level by level, each time below its likeliest leaves."""
+
+    def __init__(self, growth: Growth) -> None:
+        self._growth = growth
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self._probs: list[float] = []
+        self._paths: list[float] = []
+
+    def add_level(self, expanded: list[int], ids: list[list[int]], probs: list[list[float]]) -> list[int]:
+        """Add children.
+
+        Args:
+            expanded: nodes that get them, or `ROOT` alone.
+            ids: likeliest tokens after each of them, best first.
+            probs: their probabilities.
+
+        Returns:
+            The likeliest new nodes, `Growth.width` at most, best first.
+        """
+        first = len(self.tokens)
+        for parent, tokens, shares in zip(expanded, ids, probs, strict=True):
+            reach = 1.0 if parent == ROOT else self._paths[parent]
+            for token, share in zip(tokens, shares, strict=True):
+                if reach * share < self._growth.min_path_prob:
+                    break
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self._probs.append(share)
+                self._paths.append(reach * share)
+        fresh = range(first, len(self.tokens))
+        return sorted(fresh, key=lambda node: -self._paths[node])[: self._growth.width]
+
+    def promise(self, nodes: list[int]) -> float:
+        """Expected accepted tokens among `nodes`, and the most that their children can bring."""
+        return sum(self._paths[node] for node in nodes)
+
+    def finish(self) -> DraftTree:
+        """The tree as arrays."""
+        return DraftTree(
+            np.array(self.tokens, np.int32),
+            np.array(self.parents, np.int32),
+            np.array(self._probs, np.float32),
+            np.full(len(self.tokens), Source.EAGLE3, np.uint8),
+        )
+
 
 class _Memory:
     """Keys and values of the head, `[kv_heads, slots, head_dim]`; the oldest are forgotten when it is full."""
@@ -81,7 +134,7 @@ class Eagle3Session:
         self._head = head
         self._embedding = embedding
         self._growth = growth
-        slots = 2 * WINDOW + growth.depth * growth.width
+        slots = 2 * WINDOW + growth.slots
         self._memory = _Memory(config.kv_heads, slots, config.head_dim, head.fc.weight)
         self._position = 0
         self._last: tuple[Tensor, Tensor] | None = None
@@ -100,7 +153,7 @@ class Eagle3Session:
         self._position += drop
         features, following = features[drop:], following[drop:]
         rows = len(following)
-        self._memory.make_room(rows + self._growth.depth * self._growth.width)
+        self._memory.make_room(rows + self._growth.slots)
         positions = torch.arange(self._position, self._position + rows)
         start = self._memory.length
         visible = torch.ones(rows, start + rows, dtype=torch.bool).tril(start)
@@ -113,59 +166,41 @@ class Eagle3Session:
     @torch.inference_mode()
     def draft(self) -> DraftTree:
         """The head's tree after the last token read; empty before the first `read`."""
+        tree = _GrowingTree(self._growth)
         if self._last is None:
-            return DraftTree.empty()
+            return tree.finish()
         growth, base = self._growth, self._memory.length
         stream, logits = self._last
-        tokens: list[int] = []
-        parents: list[int] = []
-        probs: list[float] = []
-        paths: list[float] = []
-        frontier = [ROOT]
-        ancestry = torch.zeros(growth.depth * growth.width, base + growth.depth * growth.width, dtype=torch.bool)
-        ancestry[:, :base] = True
+        expanded = [ROOT]
+        # Node number `width * level + i` of the expanded ones has the slot `base + width * level + i`.
         slot_of: dict[int, int] = {}
+        visible = torch.zeros(growth.slots, base + growth.slots, dtype=torch.bool)
+        visible[:, :base] = True
         for level in range(growth.depth):
-            top = logits.float().softmax(-1).topk(growth.children)
-            ids = self._head.draft_to_target[top.indices].tolist()
-            fresh: list[tuple[float, int, int]] = []
-            for row, parent in enumerate(frontier):
-                reach = 1.0 if parent == ROOT else paths[parent]
-                for token, prob in zip(ids[row], top.values[row].tolist(), strict=True):
-                    if reach * prob < growth.min_path_prob:
-                        break
-                    fresh.append((reach * prob, row, len(tokens)))
-                    tokens.append(token)
-                    parents.append(parent)
-                    probs.append(prob)
-                    paths.append(reach * prob)
-            fresh.sort(key=lambda entry: -entry[0])
-            expanded = fresh[: growth.width]
-            # What the next level can bring is at most what this one brings.
-            if level + 1 == growth.depth or sum(path for path, _, _ in expanded) < growth.level_gain:
+            top = logits.float().softmax(-1).topk(min(growth.children, logits.shape[-1]))
+            ids = self._head.draft_to_target[top.indices]
+            nodes = tree.add_level(expanded, ids.tolist(), top.values.tolist())
+            if level + 1 == growth.depth or not nodes or tree.promise(nodes) < growth.level_gain:
                 break
-            rows = [row for _, row, _ in expanded]
-            nodes = [node for _, _, node in expanded]
-            start = level * growth.width
-            for place, node in enumerate(nodes):
-                own = start + place
-                if parents[node] != ROOT:
-                    ancestry[own] |= ancestry[slot_of[parents[node]]]
-                ancestry[own, base + own] = True
+            rows = [expanded.index(tree.parents[node]) for node in nodes]
+            start = growth.width * level
+            for own, node in enumerate(nodes, start):
+                if level:
+                    visible[own] |= visible[slot_of[tree.parents[node]]]
+                visible[own, base + own] = True
                 slot_of[node] = own
-            count = len(nodes)
-            positions = torch.full((count,), self._position + level)
-            following = torch.tensor([tokens[node] for node in nodes])
-            visible = ancestry[start : start + count, : base + start + count]
-            stream = self._pass(stream[rows], following, positions, base + start, visible)
+            following = torch.tensor([tree.tokens[node] for node in nodes])
+            stop = start + len(nodes)
+            stream = self._pass(
+                stream[rows],
+                following,
+                torch.full_like(following, self._position + level),
+                base + start,
+                visible[start:stop, : base + stop],
+            )
             logits = self._head.logits(stream)
-            frontier = nodes
-        return DraftTree(
-            np.array(tokens, np.int32),
-            np.array(parents, np.int32),
-            np.array(probs, np.float32),
-            np.full(len(tokens), Source.EAGLE3, np.uint8),
-        )
+            expanded = nodes
+        return tree.finish()
 
     def _pass(self, stream: Tensor, following: Tensor, positions: Tensor, slot: int, visible: Tensor) -> Tensor:
         """Run rows through the layer, writing their keys and values from `slot` on; the outgoing streams."""

@@ -1,0 +1,179 @@
+"""The head beside the model-free tree."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentspec.drafters.base import Budget, DraftRequest
+from agentspec.drafters.eagle3.calibration import Calibration
+from agentspec.drafters.eagle3.drafter import Eagle3Drafter
+from agentspec.drafters.eagle3.session import Growth
+from agentspec.drafters.fused_drafter import FusedDrafter, StreamMemory
+from agentspec.drafters.tree import DraftTree, Source
+from agentspec.drafters.tree_drafter import TreeDrafter
+from tests.drafters.tiny_heads import HIDDEN, VOCAB, tiny_embedding, tiny_head
+
+BUDGET = Budget(max_nodes=32, max_depth=8, min_path_prob=0.02)
+
+
+def drafter(**options) -> FusedDrafter:
+    head = Eagle3Drafter(tiny_head(), tiny_embedding(), layers=8, growth=Growth(level_gain=0.0, min_path_prob=0.001))
+    return FusedDrafter(TreeDrafter(), head, **options)
+
+
+def streams(count, seed=0):
+    return torch.randn(count, 3 * HIDDEN, generator=torch.Generator().manual_seed(seed))
+
+
+def int32(*tokens):
+    return np.array(tokens, np.int32)
+
+
+class Reader:
+    """Stands in for the head's session and notes what it is told."""
+
+    def __init__(self):
+        self.position = 0
+        self.read_at = {}
+
+    def read(self, features, following, skipped=0):
+        self.position += skipped
+        assert len(features) == len(following) > 0
+        for row, token in zip(features[:, 0].tolist(), following.tolist(), strict=True):
+            self.read_at[self.position] = (row, token)
+            self.position += 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_each_stream_is_read_once_with_the_token_after_it(data):
+    """Whatever is handed over when, the head has read every known position whose following token is known."""
+    text = [100]
+    memory, reader = StreamMemory(text), Reader()
+    known, end = set(), 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        text += [100 + len(text) + i for i in range(data.draw(st.integers(1, 4)))]
+        start = end + data.draw(st.sampled_from([0, 0, 0, 2]))
+        count = data.draw(st.integers(0, 3))
+        if count and start + count <= len(text):
+            memory.add(start, torch.arange(start, start + count)[:, None].float())
+            known |= set(range(start, start + count))
+            end = start + count
+        if data.draw(st.booleans()):
+            memory.take(reader)
+    memory.take(reader)
+    for position, (row, token) in reader.read_at.items():
+        assert row == position
+        assert token == text[position + 1]
+    readable = {position for position in known if position + 1 < len(text)}
+    assert set(reader.read_at) <= readable
+    # What was never readable before a gap opened behind it may be lost; the newest run is always there.
+    if known:
+        newest = end - 1
+        if newest in readable:
+            assert newest in reader.read_at
+
+
+def test_the_head_drafts_where_nothing_else_knows():
+    session = drafter().begin(DraftRequest(prompt=int32(3, 5, 7)))
+    session.read(0, streams(3))
+    session.commit(int32(9))
+    tree = session.propose(BUDGET)
+    tree.validate(32, 8)
+    assert set(tree.source.tolist()) == {Source.EAGLE3}
+
+
+def test_alone_the_head_ignores_what_the_text_repeats():
+    session = drafter(alone=True).begin(DraftRequest(prompt=int32(*range(1, 20), *range(1, 10))))
+    session.read(0, streams(28))
+    session.commit(int32(10))
+    assert set(session.propose(BUDGET).source.tolist()) == {Source.EAGLE3}
+
+
+def test_a_confident_copy_is_left_alone():
+    """Once the head's time is known to be dear and the copy is sure, the head is not asked."""
+    request = DraftRequest(prompt=int32(*range(1, 35), *range(1, 12)))
+    session = drafter().begin(request)
+    session.read(0, streams(len(request.prompt)))
+    session.commit(int32(12))
+    cost = np.full(33, 1e-4, np.float32)
+    budget = Budget(max_nodes=32, max_depth=16, min_path_prob=0.02, cost=cost)
+    asked = []
+    draft = session._head.draft
+    session._head.draft = lambda: (asked.append(len(session._text)), draft())[1]
+    session._draft_seconds = 1.0
+    tree = session.propose(budget)
+    assert len(tree)
+    assert Source.EAGLE3 not in tree.source
+    assert asked == []
+    # With free drafts even a small chance of a miss pays.
+    session._draft_seconds = 0.0
+    session.propose(budget)
+    assert asked
+
+
+def test_a_copy_continues_a_leaf_of_the_head():
+    """Nothing follows the last token anywhere, but what the head proposes has been continued before."""
+    grafted = 0
+    for favourite in tiny_head().draft_to_target.tolist():
+        text = [*[20] * 20, favourite, 31, 32, favourite, 31, 32, *[20] * 4]
+        session = drafter().begin(DraftRequest(prompt=int32(*text)))
+        session.read(0, streams(len(text), seed=4))
+        session.commit(int32(21))
+        tree = session.propose(Budget(max_nodes=64, max_depth=8, min_path_prob=0.001))
+        path = tree.accepted_path([favourite, 31, 32])
+        if path and favourite not in (20, 21, 31, 32):
+            assert [Source(source) for source in tree.source[path]] == [Source.EAGLE3, Source.REQUEST, Source.REQUEST]
+            grafted += 1
+    assert grafted >= 3
+
+
+def test_receipt_counts_what_was_proposed_and_what_was_accepted():
+    session = drafter().begin(DraftRequest(prompt=int32(3, 5, 7)))
+    session.read(0, streams(3))
+    session.commit(int32(9))
+    tree = session.propose(BUDGET)
+    first = int(tree.tokens[0])
+    session.read(3, streams(2))
+    session.commit(int32(first, VOCAB - 1))
+    receipt = session.receipt()
+    assert receipt.steps == 2
+    assert receipt.drafted == {Source.EAGLE3: len(tree)}
+    assert receipt.accepted[Source.EAGLE3] >= 1
+    assert receipt.propose_seconds > 0
+
+
+def test_a_session_without_streams_still_drafts_copies():
+    request = DraftRequest(prompt=int32(*range(1, 20), *range(1, 10)))
+    session = drafter().begin(request)
+    session.commit(int32(10))
+    tree = session.propose(BUDGET)
+    assert len(tree)
+    assert Source.EAGLE3 not in tree.source
+
+
+def test_calibration_learns_that_the_head_is_too_sure():
+    rng = np.random.default_rng(0)
+    calibration = Calibration()
+    for _ in range(3000):
+        prob = np.float32(rng.uniform(0.05, 0.95))
+        tree = DraftTree(int32(7), int32(-1), np.array([prob], np.float32), np.array([Source.EAGLE3], np.uint8))
+        calibration.observe(tree, [7 if rng.random() < prob / 2 else 8])
+    for prob in (0.3, 0.5, 0.8):
+        assert calibration.apply(np.array([prob], np.float32))[0] == pytest.approx(prob / 2, abs=0.07)
+
+
+def test_calibration_judges_children_of_the_accepted_path_alone():
+    tree = DraftTree(
+        int32(1, 2, 3, 4),
+        int32(-1, -1, 0, 1),
+        np.full(4, 0.5, np.float32),
+        np.full(4, Source.EAGLE3, np.uint8),
+    )
+    judged = []
+    calibration = Calibration()
+    calibration._learn = lambda prob, hit: judged.append(hit)
+    calibration.observe(tree, [1, 9])
+    assert judged == [True, False, False]

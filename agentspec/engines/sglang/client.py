@@ -34,12 +34,12 @@ class SGLangClient:
 
     Args:
         url: its base URL.
+        transport: how it is reached, when not over TCP.
     """
 
-    def __init__(self, url: str) -> None:
-        self._http = httpx.AsyncClient(
-            base_url=url, timeout=httpx.Timeout(_CALL_SECONDS, connect=_CONNECT_SECONDS), limits=httpx.Limits()
-        )
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        timeout = httpx.Timeout(_CALL_SECONDS, connect=_CONNECT_SECONDS)
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=httpx.Limits(), transport=transport)
 
     async def close(self) -> None:
         """Close all connections."""

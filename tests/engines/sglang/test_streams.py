@@ -1,0 +1,231 @@
+"""The client and the streams against recorded shapes of SGLang's answers."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from agentspec.engines.base import ChatPrompt, Chunk, SamplingParams
+from agentspec.engines.sglang.chat_stream import UNKNOWN_TOKEN, ChatStream
+from agentspec.engines.sglang.client import SGLangClient
+from agentspec.engines.sglang.generate_stream import GenerateStream
+from agentspec.engines.sglang.sampling import sampling_params
+from agentspec.errors import (
+    AgentspecError,
+    ContextOverflowError,
+    EngineError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    OverloadedError,
+)
+
+RECEIPT = {
+    "completion_tokens": 3,
+    "verify_steps": 2,
+    "drafted": {"repository": 4},
+    "accepted": {"repository": 1},
+    "eagle_skipped": 0,
+    "draft_seconds": 0.1,
+    "verify_seconds": 0.2,
+    "speculation": True,
+    "warnings": ["w"],
+}
+
+
+def client_of(answer: Callable[[httpx.Request], httpx.Response]) -> SGLangClient:
+    return SGLangClient("http://sglang", httpx.MockTransport(answer))
+
+
+def events(*items: Any) -> httpx.Response:
+    lines = [f"data: {item if isinstance(item, str) else json.dumps(item)}\n\n" for item in items]
+    return httpx.Response(200, text="".join(lines), headers={"content-type": "text/event-stream"})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, {"object": "error", "message": "bad regex", "type": "BadRequest", "code": 400}, InvalidRequestError),
+        (
+            400,
+            {"error": {"message": "Input length (9 tokens) exceeds the maximum allowed length"}},
+            ContextOverflowError,
+        ),
+        (400, {"message": "the model's maximum context length of 8 tokens"}, ContextOverflowError),
+        (503, {"message": "The request queue is full."}, OverloadedError),
+        (503, {"message": "shutting down"}, EngineUnavailableError),
+        (500, {"message": "boom"}, EngineError),
+        (502, "not json", EngineError),
+        (500, "", EngineError),
+    ],
+)
+async def test_errors_are_told_apart(status: int, body: Any, expected: type[AgentspecError]) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    client = client_of(lambda _: httpx.Response(status, text=text))
+    with pytest.raises(AgentspecError) as caught:
+        await client.post("/generate", {})
+    assert type(caught.value) is expected
+    with pytest.raises(AgentspecError) as caught:
+        [item async for item in client.stream("/generate", {})]
+    assert type(caught.value) is expected
+    if expected is OverloadedError:
+        assert caught.value.retry_after > 0
+
+
+async def test_a_server_that_is_gone_is_unavailable() -> None:
+    def refuse(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    client = client_of(refuse)
+    with pytest.raises(EngineUnavailableError, match="cannot be reached"):
+        await client.get("/server_info")
+    await client.abort("x")
+    assert await client.receipt("x") is None
+
+
+async def test_an_error_inside_a_stream_is_raised() -> None:
+    client = client_of(lambda _: events({"text": "a"}, {"error": {"message": "died", "code": 500}}))
+    stream = aiter(client.stream("/generate", {}))
+    assert await anext(stream) == {"text": "a"}
+    with pytest.raises(EngineError, match="died"):
+        await anext(stream)
+
+
+def generated(text: str, tokens: list[int], finish: Any = None, **meta: Any) -> dict[str, Any]:
+    info = {"prompt_tokens": 5, "cached_tokens": 2, "completion_tokens": len(tokens), "finish_reason": finish}
+    return {"text": text, "output_ids": tokens, "meta_info": {"id": "x", **info, **meta}}
+
+
+async def run(stream: GenerateStream | ChatStream) -> list[Chunk]:
+    return [chunk async for chunk in stream.chunks()]
+
+
+def generate(answer: httpx.Response, sampling: SamplingParams, bodies: list[Any] | None = None) -> GenerateStream:
+    def respond(request: httpx.Request) -> httpx.Response:
+        if bodies is not None:
+            bodies.append(json.loads(request.content))
+        return answer
+
+    return GenerateStream(
+        client_of(respond),
+        "x",
+        0,
+        sampling=sampling,
+        prompt=[1, 2],
+        params=sampling_params(sampling, False),
+        seed=7,
+        custom_params={"agentspec": {}},
+        warnings=("mine",),
+    )
+
+
+async def test_cumulative_events_become_differences() -> None:
+    bodies: list[Any] = []
+    answer = events(
+        generated("He", [1]),
+        generated("Hello", [1, 2]),
+        generated("Hello", [1, 2, 3], {"type": "stop", "matched": 3}, agentspec=[RECEIPT], queue_time=0.5),
+        "[DONE]",
+    )
+    chunks = await run(generate(answer, SamplingParams(temperature=0, max_tokens=9, logit_bias={5: 1.0}), bodies))
+    assert [chunk.text for chunk in chunks] == ["He", "llo", ""]
+    assert [chunk.token_ids for chunk in chunks] == [(1,), (2,), (3,)]
+    assert chunks[-1].finish_reason == "stop"
+    receipt = chunks[-1].receipt
+    assert receipt is not None
+    assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.completion_tokens) == (5, 2, 3)
+    assert (receipt.verify_steps, receipt.drafted, receipt.queue_seconds) == (2, {"repository": 4}, 0.5)
+    assert receipt.warnings == ("mine", "w")
+    params = bodies[0]["sampling_params"]
+    assert (params["max_new_tokens"], params["top_k"], params["sampling_seed"]) == (9, -1, 7)
+    assert params["logit_bias"] == {"5": 1.0}
+    assert bodies[0]["input_ids"] == [1, 2]
+
+
+async def test_no_part_of_a_stop_string_is_sent_before_its_time() -> None:
+    sampling = SamplingParams(stop=("END",))
+    cut = events(
+        generated("a E", [1]), generated("a EN", [1, 2]), generated("a ", [1, 2, 3], {"type": "stop", "matched": "END"})
+    )
+    assert [chunk.text for chunk in await run(generate(cut, sampling))] == ["a ", "", ""]
+    kept = events(generated("a EN", [1, 2]), generated("a ENx", [1, 2, 3], {"type": "length", "length": 3}))
+    assert "".join(chunk.text for chunk in await run(generate(kept, sampling))) == "a ENx"
+
+
+async def test_logprobs_come_with_their_tokens() -> None:
+    first = {"output_token_logprobs": [[-0.5, 1, "a"]], "output_top_logprobs": [[[-0.5, 1, "a"], [-1.0, 9, "z"]]]}
+    second = {
+        "output_token_logprobs": [*first["output_token_logprobs"], [-0.25, 2, "b"]],
+        "output_top_logprobs": [*first["output_top_logprobs"], [[-0.25, 2, "b"]]],
+    }
+    answer = events(generated("a", [1], **first), generated("ab", [1, 2], {"type": "length"}, **second))
+    chunks = await run(generate(answer, SamplingParams(logprobs=2)))
+    rows = [row for chunk in chunks for row in chunk.logprobs or ()]
+    assert [(row.token_id, row.text, row.logprob) for row in rows] == [(1, "a", -0.5), (2, "b", -0.25)]
+    assert rows[0].top == ((1, "a", -0.5), (9, "z", -1.0))
+
+
+async def test_an_abort_for_lack_of_room_is_an_error() -> None:
+    reason = {"type": "abort", "message": "The request queue is full.", "status_code": 503}
+    with pytest.raises(OverloadedError):
+        await run(generate(events(generated("", [], reason)), SamplingParams()))
+
+
+async def test_an_abort_that_was_asked_for_is_an_end() -> None:
+    chunks = await run(generate(events(generated("a", [1], {"type": "abort"})), SamplingParams()))
+    assert chunks[-1].finish_reason == "abort"
+
+
+def piece(finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
+
+
+async def test_chat_streams_carry_text_reasoning_and_tool_calls() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]}
+    with_logprobs = piece(content="a")
+    with_logprobs["choices"][0]["logprobs"] = logprobs
+    usage = {"prompt_tokens": 4, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}
+    answer = events(
+        piece(role="assistant", content=""),
+        piece(reasoning_content="hm"),
+        with_logprobs,
+        piece(content="b ST"),
+        piece(tool_calls=[call]),
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls", "matched_stop": "STOP"}]},
+        {"choices": [], "usage": usage},
+        "[DONE]",
+    )
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=RECEIPT) if request.url.path == "/agentspec/receipts/x" else answer
+
+    prompt = ChatPrompt([{"role": "user", "content": "hi"}], tools=[{"type": "function"}])
+    stream = ChatStream(
+        client_of(respond),
+        "x",
+        1,
+        sampling=SamplingParams(stop=("STOP",), logprobs=1),
+        prompt=prompt,
+        params={},
+        seed=None,
+        custom_params={},
+        warnings=(),
+    )
+    chunks = await run(stream)
+    assert "".join(chunk.text for chunk in chunks) == "ab "
+    assert "".join(chunk.reasoning for chunk in chunks) == "hm"
+    assert [item for chunk in chunks for item in chunk.tool_calls] == [call]
+    assert next(row for chunk in chunks for row in chunk.logprobs or ()).top == ((UNKNOWN_TOKEN, "b", -1.0),)
+    assert all(chunk.index == 1 for chunk in chunks)
+    assert chunks[-1].finish_reason == "tool_calls"
+    receipt = chunks[-1].receipt
+    assert receipt is not None
+    assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.verify_steps) == (4, 1, 2)
+
+
+def test_min_p_and_seeds_exclude_each_other() -> None:
+    assert sampling_params(SamplingParams(min_p=0.1), False)["min_p"] == 0.1
+    with pytest.raises(InvalidRequestError, match="min_p"):
+        sampling_params(SamplingParams(min_p=0.1), True)

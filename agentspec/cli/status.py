@@ -37,7 +37,7 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
         return
     yield (
         f"  generation {row['generation']}: {row['files']:,} files, {row['tokens']:,} tokens, "
-        f"{row['bytes'] / max(row['tokens'], 1):.2f} bytes per token, {row['segments']} segments"
+        f"{row['bytes'] / max(row['tokens'], 1):.2f} bytes per token, segments: {row['segments']}"
     )
     yield f"  tokenizer {row['tokenizer']}"
 

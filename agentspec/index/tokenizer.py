@@ -135,17 +135,19 @@ def _locate(source: str) -> Path:
 
 
 def _locate_on_hub(source: str) -> Path:
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - slow to import and rarely needed
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-    )
+    if source.count("/") != 1:
+        raise ModelError(
+            f"no tokenizer of {source}: it is no model that was pulled, no folder and no hub id (owner/name)"
+        )
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 - slow and rarely needed
 
+    fetched = try_to_load_from_cache(source, TOKENIZER_FILE)
+    if isinstance(fetched, str):
+        return Path(fetched).resolve()
     try:
-        return Path(hf_hub_download(source, TOKENIZER_FILE))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{source} is no model folder, and no tokenizer can be fetched under that name") from error
+        return Path(hf_hub_download(source, TOKENIZER_FILE)).resolve()
+    except Exception as error:  # the hub client raises errors of several libraries
+        raise ModelError(f"{source} is no model folder, and the hub has no tokenizer of that name: {error}") from error
 
 
 def _read_identities(memory: Path) -> dict[str, TokenizerIdentity]:

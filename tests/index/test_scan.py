@@ -147,5 +147,6 @@ def test_a_file_written_just_now_is_not_remembered() -> None:
     fresh, settled = FileStatus(1, now - 10_000_000, now, 1), FileStatus(1, now - 10**9, now - 10**9, 1)
     coarse = FileStatus(1, now // 10**9 * 10**9 - 10**9, now // 10**9 * 10**9 - 10**9, 1)
     assert not fresh.is_settled(now)
+    assert not FileStatus(1, now - 10**9, now, 1).is_settled(now), "a write may set the first time to anything"
     assert settled.is_settled(now)
     assert not coarse.is_settled(now), "a clock that ticks in seconds may hide a write for that long"

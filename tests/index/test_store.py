@@ -85,6 +85,14 @@ def test_tokens_are_written_anew_a_logarithmic_number_of_times() -> None:
     assert len(sizes) <= MAX_SEGMENTS
 
 
+def test_what_no_file_holds_any_more_is_dropped_by_merges(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        publish(tmp_path, {"edited": random_document(generator, 100)})
+        manifest = IndexStore(tmp_path).manifest()
+        assert sum(segment.tokens for segment in manifest.segments) <= 3 * manifest.tokens
+
+
 def test_a_new_generation_opens_only_new_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     files = {"large": random_document(generator, 50_000)}

@@ -98,3 +98,26 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read"):
         _ = IndexTokenizer(str(tmp_path), tmp_path).identity
+    with pytest.raises(ModelError, match="no folder and no hub id"):
+        IndexTokenizer("smollm", tmp_path)
+
+
+def test_a_hub_tokenizer_that_was_fetched_is_used_without_the_hub(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = {("owner/model", "tokenizer.json"): str(tokenizer_file)}
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *key: cache.get(key))
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: pytest.fail("asked the hub"))
+    hub = IndexTokenizer("owner/model", tmp_path).identity
+    local = IndexTokenizer(str(tokenizer_file), tmp_path).identity
+    assert hub.fingerprint == local.fingerprint
+
+
+def test_a_name_that_the_hub_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise OSError("404")
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    with pytest.raises(ModelError, match="the hub has no tokenizer"):
+        IndexTokenizer("owner/absent", tmp_path)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SEED = 20
 REPLAY_BUDGET = Budget(max_nodes=96, max_depth=256, min_path_prob=0.05)
-OBSERVED_DEPTH = 24
+OBSERVED_DEPTH = 48
 """Nodes along the true continuation that are noted at each step."""
 EASY = 0.97
 """Nodes whose first proposal is this likely and right are thinned out..."""
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="weights to start from; default: the shipped ones")
     parser.add_argument("--rounds", type=int, default=2, help="how often both stages are repeated")
     parser.add_argument("--epochs", type=int, default=4, help="of the network")
+    parser.add_argument("--only", nargs="*", help="names of the files to write; default: all of them")
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -219,14 +220,17 @@ def main() -> None:
     targets = {"all": list(fold)} | {
         f"without-{k}": [number for number in fold if fold[number] != k] for k in range(FOLDS)
     }
-    fitted = dict.fromkeys(targets, read_weights(arguments.start))
-    for _ in range(arguments.rounds):
-        # The rows of all streams come from one replay by the weights of the whole set: they decide only where along
-        # the streams the ranker is asked, never what it should have answered.
-        rows = observe_all(traces, arguments.index, fitted["all"])
+    targets = {name: numbers for name, numbers in targets.items() if name in (arguments.only or targets)}
+    start = read_weights(arguments.start)
+    fitted = dict.fromkeys(targets, start)
+    for turn in range(arguments.rounds):
+        # The first stage's rows hold candidates, which no weight changes; the weights of the replay decide only where
+        # along the streams the ranker is asked.
+        if turn == 0:
+            candidate_rows = observe_all(traces, arguments.index, start)
         for name, numbers in targets.items():
             print(name, flush=True)
-            fitted[name] = fit_candidates([rows[number] for number in numbers], fitted[name])
+            fitted[name] = fit_candidates([candidate_rows[number] for number in numbers], fitted[name])
         for name, numbers in targets.items():
             rows = observe_all(traces, arguments.index, fitted[name])
             print(name, flush=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from agentspec.drafters import _native
-from agentspec.drafters.formats import FormatTokens
+from agentspec.drafters.formats import FormatTokens, find_tokens
+from agentspec.drafters.token_classes import token_class
 from agentspec.drafters.views import escaped, without_line_numbers
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from agentspec.drafters.base import DraftRequest, TextCodec
     from agentspec.index.snapshot import Document, Snapshot
 
+PROSE_FILE = "prose.txt"
 PROBE_TOKENS = 24
 """A run of the edited file that is looked for in the prompt to see whether the file is shown there as it is."""
 MAX_VIEW_TOKENS = 60_000
@@ -30,11 +33,11 @@ class EditMaterial:
 
     Args:
         request: with a codec.
-        formats: in the codec's tokens.
+        vocabulary: what is known of the codec's tokens.
         views: of this request's repository, by path; made on demand and kept there.
     """
 
-    def __init__(self, request: DraftRequest, formats: FormatTokens, views: Views) -> None:
+    def __init__(self, request: DraftRequest, vocabulary: VocabularyMaterial, views: Views) -> None:
         assert request.codec is not None
         self._codec: TextCodec = request.codec
         self._request = request
@@ -42,11 +45,18 @@ class EditMaterial:
         self._document: Document | None = None
         if request.repository is not None and request.edited_path:
             self._document = request.repository.document(request.edited_path)
-        self.formats = formats
+        self.vocabulary = vocabulary
+        self.formats = vocabulary.formats
 
-    def words(self) -> _native.IndexedText:
+    def words(self) -> NDArray[np.int32]:
         """The fixed words of all formats around the edited path."""
-        return _native.IndexedText(self.formats.words(self._request.edited_path or "file"))
+        return self.formats.words(self._request.edited_path or "file")
+
+    def vocabulary_size(self) -> int:
+        """No token of this request, as far as it is known, is this large."""
+        segments = self._request.repository.segments if self._request.repository is not None else ()
+        largest = int(self._request.prompt.max(initial=0)) + 1
+        return max([largest, *(segment.vocabulary_size for segment in segments)])
 
     def fence(self) -> NDArray[np.int32] | None:
         """The marker after which the edited file may come as a whole, if there is one."""
@@ -59,7 +69,8 @@ class EditMaterial:
         assert self._request.repository is not None
         tokens = self._request.repository.tokens(self._document)
         middle = max(len(tokens) // 2 - PROBE_TOKENS // 2, 0)
-        return _contains(self._request.prompt, tokens[middle : middle + PROBE_TOKENS])
+        probe = tokens[middle : middle + PROBE_TOKENS]
+        return not len(probe) or find_tokens(self._request.prompt, probe) is not None
 
     def views(self) -> list[_native.IndexedText]:
         """The edited file, or what numbered views show of it, escaped for JSON; without line numbers where it is not
@@ -80,26 +91,47 @@ class EditMaterial:
         return _native.IndexedText(np.array(self._codec.encode(text), np.int32))
 
 
+class VocabularyMaterial:
+    """What is the same for all requests of one tokenizer.
+
+    Args:
+        codec: the tokenizer.
+
+    Attributes:
+        formats: the edit formats in its tokens.
+        prose: sentences as assistants write them around edits, in its tokens.
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._classes: _native.TokenClasses | None = None
+        self._size = 0
+        self.formats = FormatTokens(codec)
+        prose = (files(__package__) / PROSE_FILE).read_text()
+        self.prose = _native.IndexedText(np.array(codec.encode(prose), np.int32))
+
+    def classes(self, vocabulary_size: int) -> _native.TokenClasses:
+        """What each token below `vocabulary_size` looks like."""
+        if self._classes is None or vocabulary_size > self._size:
+            kinds = [token_class(self._codec.decode([token])) for token in range(vocabulary_size)]
+            self._classes = _native.TokenClasses(np.array(kinds, np.uint8))
+            self._size = vocabulary_size
+        return self._classes
+
+
 class EditLibrary:
     """Keeps what is the same for all requests of a tokenizer, and the views of a repository for its own requests."""
 
     def __init__(self) -> None:
-        self._formats: WeakKeyDictionary[TextCodec, FormatTokens] = WeakKeyDictionary()
+        self._vocabularies: WeakKeyDictionary[TextCodec, VocabularyMaterial] = WeakKeyDictionary()
         self._views: WeakKeyDictionary[Snapshot, Views] = WeakKeyDictionary()
 
     def material(self, request: DraftRequest) -> EditMaterial | None:
         """What the formats make of `request`; None without a codec."""
         if request.codec is None:
             return None
-        formats = self._formats.get(request.codec)
-        if formats is None:
-            formats = self._formats[request.codec] = FormatTokens(request.codec)
+        vocabulary = self._vocabularies.get(request.codec)
+        if vocabulary is None:
+            vocabulary = self._vocabularies[request.codec] = VocabularyMaterial(request.codec)
         views = {} if request.repository is None else self._views.setdefault(request.repository, {})
-        return EditMaterial(request, formats, views)
-
-
-def _contains(text: NDArray[np.int32], part: NDArray[np.int32]) -> bool:
-    if not len(part):
-        return True
-    starts = np.flatnonzero(text[: len(text) - len(part) + 1] == part[0]) if len(text) >= len(part) else []
-    return any(np.array_equal(text[start : start + len(part)], part) for start in starts)
+        return EditMaterial(request, vocabulary, views)

@@ -59,12 +59,42 @@ class Marker:
         return None
 
 
-def _echo_markers() -> Iterator[tuple[Marker, Marker]]:
-    yield Marker("a\n", "<<<<<<< SEARCH\n", "    b"), Marker("a\n", "=======\n", "    b")
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Markers of a format that names a text and then its replacement."""
+
+    open: Marker
+    echo: Marker
+    boundary: Marker
+    close: Marker
+
+
+def _pairs() -> Iterator[_Pair]:
+    yield _Pair(
+        open=Marker("a\n", "<<<<<<< SEARCH\n", "    b"),
+        echo=Marker("a\n", "=======\n", "    b"),
+        boundary=Marker("a\n", "=======\n", "    b"),
+        close=Marker("a\n", ">>>>>>> REPLACE", "\n"),
+    )
     for _, old, new in EDIT_KEYS:
-        yield Marker(', "', f'{old}":', ' "a'), Marker(', "', f'{new}":', ' "a')
-        yield Marker("<parameter=", f"{old}>\n", "a"), Marker("<parameter=", f"{new}>\n", "a")
-        yield Marker("\n<", f"{old}>\n", "a"), Marker("\n<", f"{new}>\n", "a")
+        yield _Pair(
+            open=Marker(', "', f'{old}":', ' "a'),
+            echo=Marker(', "', f'{new}":', ' "a'),
+            boundary=Marker("a\\n", f'", "{new}":', ' "a'),
+            close=Marker("a\\n", '"}}\n</tool_call>', "\n"),
+        )
+        yield _Pair(
+            open=Marker("<parameter=", f"{old}>\n", "a"),
+            echo=Marker("<parameter=", f"{new}>\n", "a"),
+            boundary=Marker("a\n", f"</parameter>\n<parameter={new}>\n", "a"),
+            close=Marker("a\n", "</parameter>\n</function>\n</tool_call>", "\n"),
+        )
+        yield _Pair(
+            open=Marker("\n<", f"{old}>\n", "a"),
+            echo=Marker("\n<", f"{new}>\n", "a"),
+            boundary=Marker("a\n", f"</{old}>\n<{new}>\n", "a"),
+            close=Marker("a\n", f"</{new}>", "\n"),
+        )
 
 
 def format_words(path: str) -> str:
@@ -77,9 +107,21 @@ def format_words(path: str) -> str:
     for tool, (path_key, old, new) in zip(EDIT_TOOLS, EDIT_KEYS, strict=True):
         parts.append(
             f"<tool_call>\n<function={tool}>\n<parameter={path_key}>\n{path}\n</parameter>\n"
-            f"<parameter={old}>\n\n</parameter>\n<parameter={new}>\n\n</parameter>\n</function>\n</tool_call>\n"
+            f"<parameter={old}>\nx\n</parameter>\n<parameter={new}>\nx\n</parameter>\n</function>\n</tool_call>\n"
         )
+    for _, old, new in EDIT_KEYS:
+        parts.append(f"<{old}>\nx\n</{old}>\n<{new}>\nx\n</{new}>\n")
     return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PairTokens:
+    """A format's markers in tokens, `int32[M]` each; what they mean is said in `native/echoes.hpp`."""
+
+    open: NDArray[np.int32]
+    echo: NDArray[np.int32]
+    boundary: NDArray[np.int32]
+    close: NDArray[np.int32]
 
 
 class FormatTokens:
@@ -89,23 +131,25 @@ class FormatTokens:
         codec: the tokenizer.
 
     Attributes:
-        echoes: pairs of markers, `int32[M]` each; what followed the first is likely to follow the second again.
+        pairs: formats that name a text and then its replacement.
         argument_tokens: last tokens of the markers that open a JSON string of code.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
-        self.echoes: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        self.pairs: list[PairTokens] = []
         self.argument_tokens: set[int] = set()
         known = set()
-        for open_marker, echo_marker in _echo_markers():
-            pair = open_marker.tokens(codec), echo_marker.tokens(codec)
-            if pair[0] is None or pair[1] is None or (key := (pair[0].tobytes(), pair[1].tobytes())) in known:
+        for pair in _pairs():
+            found = [marker.tokens(codec) for marker in (pair.open, pair.echo, pair.boundary, pair.close)]
+            tokens = [np.empty(0, np.int32) if part is None else part for part in found]
+            key = (tokens[0].tobytes(), tokens[1].tobytes())
+            if not len(tokens[0]) or not len(tokens[1]) or key in known:
                 continue
             known.add(key)
-            self.echoes.append((pair[0], pair[1]))
-            if open_marker.text.endswith('":'):
-                self.argument_tokens.add(int(pair[0][-1]))
+            self.pairs.append(PairTokens(*tokens))
+            if pair.open.text.endswith('":'):
+                self.argument_tokens.add(int(tokens[0][-1]))
 
     def words(self, path: str) -> NDArray[np.int32]:
         """`int32[M]`: the fixed words of the formats around an edit of `path`."""
@@ -114,3 +158,13 @@ class FormatTokens:
     def fence(self, path: str) -> NDArray[np.int32] | None:
         """`int32[M]`: the path above an opening fence, after which the file itself may come."""
         return Marker("a\n", f"{path}\n```\n", "a").tokens(self._codec)
+
+
+def find_tokens(text: NDArray[np.int32], part: NDArray[np.int32]) -> int | None:
+    """Position of the first occurrence of `part` in `text`; None when there is none."""
+    if not len(part) or len(part) > len(text):
+        return None
+    for start in np.flatnonzero(text[: len(text) - len(part) + 1] == part[0]).tolist():
+        if np.array_equal(text[start : start + len(part)], part):
+            return int(start)
+    return None

@@ -11,6 +11,7 @@ import numpy as np
 from agentspec.drafters import _native
 from agentspec.drafters.base import DraftReceipt
 from agentspec.drafters.edit_material import EditLibrary
+from agentspec.drafters.formats import find_tokens
 from agentspec.drafters.tree import DraftTree, Source
 from agentspec.drafters.weights import shipped_ranker
 from agentspec.errors import InvalidRequestError
@@ -32,6 +33,11 @@ class Origin(IntEnum):
     VIEW = 4
     PREDICTION = 5
     FORMAT = 6
+    PROSE = 7
+
+
+UNKNOWN = -1
+"""A position that is not known."""
 
 
 class TreeSession:
@@ -136,9 +142,15 @@ class TreeSession:
         return texts[edited.segment], edited.start
 
     def _add_formats(self, material: EditMaterial, edited: tuple[int, int] | None) -> None:
-        self._native.add_text(material.words(), Origin.FORMAT)
-        for open_marker, echo_marker in material.formats.echoes:
-            self._native.add_echo(open_marker, echo_marker, first=False)
+        words = material.words()
+        words_text = self._native.add_text(_native.IndexedText(words), Origin.FORMAT)
+        for pair in material.formats.pairs:
+            close = find_tokens(words, pair.close)
+            self._native.add_pair(
+                pair.open, pair.echo, pair.boundary, pair.close, words_text, UNKNOWN if close is None else close
+            )
+        self._native.add_text(material.vocabulary.prose, Origin.PROSE)
+        self._native.set_token_classes(material.vocabulary.classes(material.vocabulary_size()))
         fence = material.fence()
         if edited is not None and fence is not None:
             self._native.add_marker(fence, *edited)

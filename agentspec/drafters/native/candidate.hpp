@@ -14,8 +14,10 @@ using Token = std::int32_t;  // negative: a boundary between documents, never dr
 inline constexpr int kMaxMatch = 64;  // tokens of left context that a candidate's match is measured to
 
 // Where a candidate's text comes from, as finely as the ranker tells them apart.
-enum class Origin : std::uint8_t { kPrompt, kOutput, kRepository, kEdited, kView, kPrediction, kFormat };
-inline constexpr int kOrigins = 7;
+enum class Origin : std::uint8_t {
+  kPrompt, kOutput, kRepository, kEdited, kView, kPrediction, kFormat, kProse
+};
+inline constexpr int kOrigins = 8;
 
 // Values of agentspec.drafters.tree.Source.
 enum class Source : std::uint8_t {
@@ -25,7 +27,11 @@ inline constexpr int kSources = 7;
 
 inline constexpr std::array<Source, kOrigins> kSourceOf{
     Source::kRequest, Source::kRequest, Source::kRepository, Source::kEdit,
-    Source::kEdit,    Source::kPrediction, Source::kFormat};
+    Source::kEdit,    Source::kPrediction, Source::kFormat,   Source::kFormat};
+
+// The client's prediction is a version of the edited file, and weighs like it: recorded edits hold no predictions to
+// learn from.
+inline constexpr Origin ranked_as(Origin origin) { return origin == Origin::kPrediction ? Origin::kEdited : origin; }
 
 // Where a candidate lies relative to the nearest copy cursor of its text (see copy_cursors.hpp).
 enum class Relation : std::uint8_t {
@@ -37,6 +43,12 @@ enum class Relation : std::uint8_t {
   kElsewhere
 };
 inline constexpr int kRelations = 9;
+
+// A place in one of the session's texts.
+struct Place {
+  std::uint32_t text;
+  std::int64_t position;
+};
 
 // A contiguous run of tokens that candidates point into; negative tokens separate documents.
 struct Text {

@@ -8,45 +8,61 @@ namespace {
 constexpr std::int64_t kUnknown = -1;
 
 bool ends_with(std::span<const Token> context, const std::vector<Token>& marker) {
-  return !marker.empty() && marker.size() <= context.size() &&
+  return !marker.empty() && marker.size() <= context.size() && marker.back() == context.back() &&
          std::equal(marker.rbegin(), marker.rend(), context.rbegin());
 }
 
 }  // namespace
 
-void Echoes::add_pair(std::span<const Token> open, std::span<const Token> echo, bool first) {
-  rules_.push_back({{open.begin(), open.end()}, {echo.begin(), echo.end()}, first, {0, kUnknown}});
+void Echoes::add_pair(PairMarkers markers, Place close_place) {
+  pairs_.push_back({std::move(markers), close_place, {0, kUnknown}});
 }
 
 void Echoes::add_marker(std::span<const Token> marker, Place place) {
-  rules_.push_back({{}, {marker.begin(), marker.end()}, false, place});
+  markers_.push_back({{marker.begin(), marker.end()}, place});
+}
+
+void Echoes::note(Pair& pair, std::span<const Token> request, std::uint32_t text) {
+  const auto end = static_cast<std::int64_t>(request.size());
+  if (ends_with(request, pair.markers.open)) {
+    pair.opened = {text, end};
+    zone_ = Zone::kSearched;
+    zone_start_ = end;
+    boundary_.position = kUnknown;
+  } else if (zone_ == Zone::kSearched && pair.opened.position != kUnknown && ends_with(request, pair.markers.echo)) {
+    zone_ = Zone::kReplacement;
+    zone_start_ = end;
+    if (ends_with(request, pair.markers.boundary)) {
+      boundary_ = {text, end - static_cast<std::int64_t>(pair.markers.boundary.size())};
+      close_ = pair.close_place;
+    }
+  } else if (zone_ == Zone::kReplacement && ends_with(request, pair.markers.close)) {
+    zone_ = Zone::kNone;
+    zone_start_ = end;
+    boundary_.position = kUnknown;
+  }
 }
 
 void Echoes::commit(std::span<const Token> request, std::size_t from, std::uint32_t text) {
-  for (Rule& rule : rules_) {
-    if (rule.open.empty()) continue;
-    bool open = rule.place.position != kUnknown;  // for rules that keep the first place
-    for (std::size_t end = from + 1; end <= request.size(); ++end) {
-      const Token last = request[end - 1];
-      if (last == rule.open.back() && ends_with(request.first(end), rule.open)) {
-        if (!rule.first || !open) rule.place = {text, static_cast<std::int64_t>(end)};
-        open = true;
-      } else if (rule.first && last == rule.echo.back() && ends_with(request.first(end), rule.echo)) {
-        open = false;
-      }
-    }
+  for (std::size_t end = from + 1; end <= request.size(); ++end) {
+    for (Pair& pair : pairs_) note(pair, request.first(end), text);
   }
 }
 
 bool Echoes::may_follow(Token last) const {
-  return std::any_of(rules_.begin(), rules_.end(), [&](const Rule& rule) {
-    return rule.place.position != kUnknown && rule.echo.back() == last;
-  });
+  return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
+           return pair.opened.position != kUnknown && pair.markers.echo.back() == last;
+         }) || std::any_of(markers_.begin(), markers_.end(), [&](const Marker& marker) {
+           return marker.tokens.back() == last;
+         });
 }
 
 void Echoes::after(std::span<const Token> context, std::vector<Place>& places) const {
-  for (const Rule& rule : rules_) {
-    if (rule.place.position != kUnknown && ends_with(context, rule.echo)) places.push_back(rule.place);
+  for (const Pair& pair : pairs_) {
+    if (pair.opened.position != kUnknown && ends_with(context, pair.markers.echo)) places.push_back(pair.opened);
+  }
+  for (const Marker& marker : markers_) {
+    if (ends_with(context, marker.tokens)) places.push_back(marker.place);
   }
 }
 

@@ -9,17 +9,23 @@
 
 namespace agentspec {
 
-// A place in one of the session's texts.
-struct Place {
-  std::uint32_t text;
-  std::int64_t position;
+// The parts of an edit that names a text and then its replacement.
+enum class Zone : std::uint8_t { kNone, kSearched, kReplacement };
+
+// Tokens of one format's markers. `boundary` is everything between the searched text and its replacement and ends like
+// `echo`, its last part; `close` comes after the replacement.
+struct PairMarkers {
+  std::vector<Token> open;
+  std::vector<Token> echo;
+  std::vector<Token> boundary;
+  std::vector<Token> close;
 };
 
 class Echoes {
  public:
   // After `echo`, what followed the latest `open` in the output is likely to come again: the replacement begins like
-  // the text it replaces. With `first`, what followed the first `open` since the last `echo`.
-  void add_pair(std::span<const Token> open, std::span<const Token> echo, bool first);
+  // the text it replaces. Where that text ends, `close` is likely, which also stands at `close_place`.
+  void add_pair(PairMarkers markers, Place close_place);
 
   // After `marker`, the text at `place` is likely to come.
   void add_marker(std::span<const Token> marker, Place place);
@@ -27,19 +33,39 @@ class Echoes {
   // Notes the markers in request[from...]; `text` names the request.
   void commit(std::span<const Token> request, std::size_t from, std::uint32_t text);
 
+  Zone zone() const { return zone_; }
+  // Where in the request the zone began.
+  std::int64_t zone_start() const { return zone_start_; }
+
   // Whether some marker ends with `last`: a cheap test before `after`.
   bool may_follow(Token last) const;
   // The places that are likely to follow `context`.
   void after(std::span<const Token> context, std::vector<Place>& places) const;
 
+  // Where to go on instead of `place`, if the replaced text ends there.
+  Place redirect(Place place) const {
+    return place.position == boundary_.position && place.text == boundary_.text ? close_ : place;
+  }
+
  private:
-  struct Rule {
-    std::vector<Token> open;  // empty: the place is fixed
-    std::vector<Token> echo;
-    bool first;
-    Place place;              // position < 0: not known yet
+  struct Pair {
+    PairMarkers markers;
+    Place close_place;
+    Place opened;  // position < 0: not seen yet
   };
-  std::vector<Rule> rules_;
+  struct Marker {
+    std::vector<Token> tokens;
+    Place place;
+  };
+
+  void note(Pair& pair, std::span<const Token> request, std::uint32_t text);
+
+  std::vector<Pair> pairs_;
+  std::vector<Marker> markers_;
+  Zone zone_ = Zone::kNone;
+  std::int64_t zone_start_ = 0;
+  Place boundary_{0, -1};  // in the zone kReplacement, where the searched text ended
+  Place close_{0, -1};
 };
 
 }  // namespace agentspec

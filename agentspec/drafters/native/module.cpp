@@ -83,6 +83,31 @@ std::shared_ptr<IndexedText> make_text(Input<Token> tokens) {
   return text;
 }
 
+// Positions and match lengths of candidates, in the order in which they were found.
+nb::tuple places(const std::vector<Candidate>& found) {
+  std::vector<std::int64_t> positions;
+  std::vector<std::int32_t> matches;
+  for (const Candidate& candidate : found) {
+    positions.push_back(candidate.position);
+    matches.push_back(candidate.match);
+  }
+  return nb::make_tuple(copy_out<std::int64_t>(positions), copy_out<std::int32_t>(matches));
+}
+
+nb::tuple find_in_text(const IndexedText& self, Input<Token> context, int limit, int enough) {
+  std::vector<Candidate> found;
+  self.find(span_of(context), limit, enough, 0, found);
+  return places(found);
+}
+
+nb::tuple find_in_segment(std::shared_ptr<Segment> segment, Input<std::uint64_t> live, Input<Token> context, int limit,
+                          int shortest) {
+  const RepositoryText text(std::move(segment), {live.data(), live.data() + live.shape(0)});
+  std::vector<Candidate> found;
+  text.find(span_of(context), limit, shortest, 0, found);
+  return places(found);
+}
+
 std::uint32_t add_text(Session& self, std::shared_ptr<IndexedText> text, std::uint8_t origin) {
   if (origin >= kOrigins) throw std::invalid_argument("no such origin");
   return self.sources().add_text(std::move(text), static_cast<Origin>(origin));
@@ -91,6 +116,28 @@ std::uint32_t add_text(Session& self, std::shared_ptr<IndexedText> text, std::ui
 std::uint32_t add_segment(Session& self, std::shared_ptr<Segment> segment, Input<std::uint64_t> live) {
   std::vector<std::uint64_t> words(live.data(), live.data() + live.shape(0));
   return self.sources().add_segment(std::move(segment), std::move(words));
+}
+
+void add_pair(Session& self, Input<Token> open, Input<Token> echo, Input<Token> boundary, Input<Token> close,
+              std::uint32_t close_text, std::int64_t close_position) {
+  const auto copy = [](const Input<Token>& tokens) {
+    return std::vector<Token>(tokens.data(), tokens.data() + tokens.shape(0));
+  };
+  if (open.shape(0) == 0 || echo.shape(0) == 0) throw std::invalid_argument("a marker has no tokens");
+  self.sources().echoes().add_pair({copy(open), copy(echo), copy(boundary), copy(close)}, {close_text, close_position});
+}
+
+struct TokenClasses {
+  std::vector<TokenClass> values;
+};
+
+std::shared_ptr<TokenClasses> make_classes(Input<std::uint8_t> classes) {
+  auto result = std::make_shared<TokenClasses>();
+  for (const std::uint8_t value : span_of(classes)) {
+    if (value >= kTokenClasses) throw std::invalid_argument("no such token class");
+    result->values.push_back(static_cast<TokenClass>(value));
+  }
+  return result;
 }
 
 nb::tuple propose(Session& self, int max_nodes, int max_depth, float min_path_prob,
@@ -150,14 +197,23 @@ NB_MODULE(_native, m) {
 
   nb::class_<IndexedText>(m, "IndexedText", "Tokens in memory, indexed by their contexts; shared between sessions.")
       .def(nb::new_(&make_text), "tokens"_a)
-      .def("__len__", [](const IndexedText& self) { return self.size(); });
+      .def("__len__", [](const IndexedText& self) { return self.size(); })
+      .def("find", &find_in_text, "context"_a, "limit"_a, "enough"_a,
+           "(positions, match lengths) of the places whose left context ends like `context`; see IndexedText::find.");
+  m.def("find_in_segment", &find_in_segment, "segment"_a, "live"_a, "context"_a, "limit"_a, "shortest"_a,
+        "(positions, match lengths) of the nearest places of a segment; see RepositoryText::find.");
+
+  nb::class_<TokenClasses>(m, "TokenClasses", "What each token of a vocabulary looks like; shared between sessions.")
+      .def(nb::new_(&make_classes), "classes"_a);
 
   nb::class_<Session>(m, "Session", "Drafting state of one request; not thread-safe.")
       .def("__init__", &make_session, "ranker"_a, "prompt"_a)
       .def("add_text", &add_text, "text"_a, "origin"_a, "Add a text to copy from; returns its number.")
-      .def("add_echo", [](Session& self, Input<Token> open, Input<Token> echo, bool first) {
-             self.sources().echoes().add_pair(span_of(open), span_of(echo), first);
-           }, "open"_a, "echo"_a, "first"_a, "After `echo`, what followed `open` is likely; see native/echoes.hpp.")
+      .def("add_pair", &add_pair, "open"_a, "echo"_a, "boundary"_a, "close"_a, "close_text"_a, "close_position"_a,
+           "Markers of a format that repeats what it replaces; see native/echoes.hpp.")
+      .def("set_token_classes", [](Session& self, std::shared_ptr<TokenClasses> classes) {
+             self.sources().set_token_classes(std::shared_ptr<const std::vector<TokenClass>>(classes, &classes->values));
+           }, "classes"_a)
       .def("add_marker", [](Session& self, Input<Token> marker, std::uint32_t text, std::int64_t position) {
              self.sources().echoes().add_marker(span_of(marker), {text, position});
            }, "marker"_a, "text"_a, "position"_a, "After `marker`, the text at `position` is likely.")

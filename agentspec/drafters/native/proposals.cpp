@@ -1,128 +1,200 @@
 #include "proposals.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace agentspec {
 namespace {
 
-constexpr std::size_t kMaxProposals = 24;   // pooled tokens per node; a wider choice is never worth verifying
-constexpr float kNegligibleShare = 0.002f;  // pools below this share of the weight are not ranked
+constexpr std::size_t kMaxCandidates = 900;  // per node; fewer than the slots of assign_pools
+constexpr std::size_t kMaxProposals = 16;   // pooled tokens per node; a wider choice is never worth verifying
+constexpr float kNegligibleShare = 0.003f;  // pools below this share of the weight are not ranked
+constexpr float kLargestLift = 16;          // the network hardly ever gives a token more than this times its share
 
 float log_ratio(float part, float whole) { return std::log(std::max(part, 1e-12f) / std::max(whole, 1e-12f)); }
-float log_count(float count) { return std::log2(1.0f + count); }
 float sigmoid(float value) { return 1.0f / (1.0f + std::exp(-value)); }
 
-// What is common to all proposals of a node.
-struct Totals {
-  float weight = 0;
-  float none = 0;
-  int longest = 0;
-  int candidates = 0;
-  int distinct = 0;
-};
+// log2(1 + count), from a table where it is small.
+float log_count(std::int64_t count) {
+  static const auto kTable = [] {
+    std::array<float, 1024> table{};
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::log2(1.0f + static_cast<float>(i));
+    return table;
+  }();
+  return count < static_cast<std::int64_t>(kTable.size()) ? kTable[count] : std::log2(1.0f + static_cast<float>(count));
+}
 
 bool has(const Proposal& proposal, Relation relation) {
   return (proposal.relations >> static_cast<int>(relation) & 1u) != 0;
 }
 
-Features describe(const Proposal& p, const Totals& all, float best_other, const Sources& sources,
-                  const Situation& situation, Token last, int depth) {
-  const float whole = all.weight + all.none;
-  Features f{};
+// Fills the features of a node, the first kNodeFeatures.
+void describe_node(const Totals& all, const Sources& sources, const Situation& situation, const NodeView& node,
+                   Features& f) {
   int i = 0;
+  f[i++] = std::max(log_ratio(all.none, all.weight + all.none), -8.0f) / 4;
+  f[i++] = log_count(all.longest) / 5;
+  f[i++] = log_count(all.candidates) / 5;
+  f[i++] = log_count(all.distinct) / 5;
+  f[i++] = log_count(node.depth) / 5;
+  f[i++] = situation.fast_rate;
+  f[i++] = situation.slow_rate;
+  f[i++] = log_count(situation.copied) / 8;
+  f[i++] = log_count(situation.since_left) / 8;
+  f[i++] = log_count(situation.output_length) / 10;
+  f[i++] = log_count(sources.frequency(node.last)) / 8;
+  f[i++] = node.depth == 0 ? 1.0f : 0.0f;
+  f[i++] = all.longest < 3 ? 1.0f : 0.0f;
+  f[i++] = node.zone == Zone::kSearched ? 1.0f : 0.0f;
+  f[i++] = node.zone == Zone::kReplacement ? 1.0f : 0.0f;
+  const auto in_zone = static_cast<std::int64_t>(sources.request().size()) - sources.zone_start() + node.depth;
+  f[i++] = node.zone == Zone::kNone ? 0.0f : log_count(in_zone) / 8;
+  for (int kind = 1; kind < kTokenClasses; ++kind) {
+    f[i++] = static_cast<int>(sources.token_class(node.last)) == kind ? 1.0f : 0.0f;
+  }
+  assert(i == kNodeFeatures);
+}
+
+// Fills the features of one proposal, those from kNodeFeatures on.
+void describe_token(const Proposal& p, const Totals& all, float best_other, const Sources& sources, Token last,
+                    Features& f) {
+  const float whole = all.weight + all.none;
+  int i = kNodeFeatures;
   f[i++] = std::max(log_ratio(p.weight, whole), -8.0f) / 4;
   f[i++] = std::max(log_ratio(p.weight, all.weight), -8.0f) / 4;
   f[i++] = std::max(log_ratio(all.weight - p.weight, whole), -8.0f) / 4;
-  f[i++] = std::max(log_ratio(all.none, whole), -8.0f) / 4;
   f[i++] = std::clamp(log_ratio(p.weight, best_other), -8.0f, 8.0f) / 4;
   f[i++] = std::max(log_ratio(p.best_weight, p.weight), -4.0f) / 4;
-  f[i++] = log_count(static_cast<float>(p.longest)) / 5;
-  f[i++] = log_count(static_cast<float>(all.longest)) / 5;
+  f[i++] = log_count(p.longest) / 5;
   f[i++] = p.longest == all.longest ? 1.0f : 0.0f;
-  f[i++] = log_count(static_cast<float>(p.agreeing)) / 5;
-  f[i++] = log_count(static_cast<float>(p.count)) / 5;
-  f[i++] = log_count(static_cast<float>(all.candidates)) / 5;
-  f[i++] = log_count(static_cast<float>(all.distinct)) / 5;
-  f[i++] = log_count(static_cast<float>(depth)) / 5;
-  f[i++] = situation.fast_rate;
-  f[i++] = situation.slow_rate;
-  f[i++] = log_count(static_cast<float>(situation.copied)) / 8;
-  f[i++] = log_count(static_cast<float>(situation.since_left)) / 8;
-  f[i++] = log_count(static_cast<float>(situation.output_length)) / 10;
-  f[i++] = log_count(static_cast<float>(sources.frequency(p.token))) / 8;
-  f[i++] = log_count(static_cast<float>(sources.frequency(last))) / 8;
+  f[i++] = log_count(p.longest == all.longest ? all.second_longest : all.longest) / 5;
+  f[i++] = log_count(p.agreeing) / 5;
+  f[i++] = p.longest == all.longest ? static_cast<float>(p.agreeing) / static_cast<float>(all.agreeing) : 0.0f;
+  f[i++] = log_count(p.count) / 5;
+  f[i++] = log_count(sources.frequency(p.token)) / 8;
   f[i++] = p.token == last ? 1.0f : 0.0f;
   f[i++] = p.has_newest ? 1.0f : 0.0f;
-  for (const float weight : p.by_origin) f[i++] = weight / p.weight;
+  std::fill_n(f.begin() + i, kOrigins, 0.0f);
+  for (int origin = 0; origin < kOrigins; ++origin) {
+    f[i + static_cast<int>(ranked_as(static_cast<Origin>(origin)))] += p.by_origin[origin] / p.weight;
+  }
+  i += kOrigins;
   for (const Relation relation : {Relation::kFollows, Relation::kResumes, Relation::kJustAhead, Relation::kAhead,
                                   Relation::kJustBehind}) {
     f[i++] = has(p, relation) ? 1.0f : 0.0f;
   }
-  f[i++] = depth == 0 ? 1.0f : 0.0f;
-  f[i++] = all.longest < 3 ? 1.0f : 0.0f;
-  static_assert(kFeatures == 37);
-  return f;
+  for (int kind = 1; kind < kTokenClasses; ++kind) {
+    f[i++] = static_cast<int>(sources.token_class(p.token)) == kind ? 1.0f : 0.0f;
+  }
+  assert(i == kFeatures);
+}
+
+// Sorts candidates into pools: the pool of each candidate goes to `pool_of`, proposals come in the order of first sight.
+void assign_pools(std::span<const Candidate> candidates, std::vector<Proposal>& proposals,
+                  std::vector<std::uint16_t>& pool_of) {
+  constexpr std::size_t kSlots = 1024;  // open addressing; a power of two
+  constexpr std::uint16_t kFree = 0xffff;
+  std::array<std::uint16_t, kSlots> slots;
+  slots.fill(kFree);
+  pool_of.clear();
+  for (const Candidate& candidate : candidates) {
+    std::size_t slot = (static_cast<std::uint32_t>(candidate.next) * 2654435761u) >> 22;
+    while (slots[slot] != kFree && proposals[slots[slot]].token != candidate.next) slot = (slot + 1) % kSlots;
+    if (slots[slot] == kFree) {
+      slots[slot] = static_cast<std::uint16_t>(proposals.size());
+      proposals.push_back({.token = candidate.next});
+    }
+    pool_of.push_back(slots[slot]);
+  }
+}
+
+void add_candidate(Proposal& p, const Candidate& candidate) {
+  ++p.count;
+  p.weight += candidate.weight;
+  p.best_weight = std::max(p.best_weight, candidate.weight);
+  p.by_origin[static_cast<int>(candidate.origin)] += candidate.weight;
+  p.relations |= 1u << static_cast<int>(candidate.relation);
+  if (candidate.match > p.longest) {
+    p.longest = candidate.match;
+    p.agreeing = 0;
+  }
+  if (candidate.match == p.longest) ++p.agreeing;
 }
 
 }  // namespace
 
-void pool(std::span<Candidate> candidates, const Ranker& ranker, const Sources& sources, const Situation& situation,
-          Token last, int depth, std::vector<Candidate>& grouped, std::vector<Proposal>& proposals,
-          std::vector<Features>* features) {
-  proposals.clear();
+void Pooler::pool(std::span<Candidate> candidates, const Sources& sources, const Situation& situation,
+                  const NodeView& node, std::vector<Candidate>& grouped, std::vector<Features>* features) {
+  proposals_.clear();
+  candidates = candidates.first(std::min(candidates.size(), kMaxCandidates));
   if (candidates.empty()) return;
   Totals all;
   all.candidates = static_cast<int>(candidates.size());
+  assign_pools(candidates, proposals_, pool_of_);
   const Candidate* newest = nullptr;
-  for (Candidate& candidate : candidates) {
-    candidate.weight = ranker.weight(candidate);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
+    candidate.weight = ranker_.weight(candidate);
     all.weight += candidate.weight;
     all.longest = std::max<int>(all.longest, candidate.match);
     if (candidate.text == kRequestText && (!newest || candidate.position > newest->position)) newest = &candidate;
+    add_candidate(proposals_[pool_of_[i]], candidate);
   }
-  all.none = ranker.none_weight(all.longest);
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.next != b.next ? a.next < b.next : a.weight > b.weight;
-  });
-  const Token newest_token = newest ? newest->next : -1;
-  const auto base = static_cast<std::uint32_t>(grouped.size());
-  grouped.insert(grouped.end(), candidates.begin(), candidates.end());
-  for (std::uint32_t first = 0; first < candidates.size();) {
-    Proposal p{.token = candidates[first].next, .first = base + first, .count = 0, .weight = 0,
-               .best_weight = candidates[first].weight, .longest = 0, .agreeing = 0, .by_origin = {}, .relations = 0,
-               .has_newest = candidates[first].next == newest_token, .probability = 0};
-    for (; first < candidates.size() && candidates[first].next == p.token; ++first) {
-      const Candidate& candidate = candidates[first];
-      ++p.count;
-      p.weight += candidate.weight;
-      p.by_origin[static_cast<int>(candidate.origin)] += candidate.weight;
-      p.relations |= 1u << static_cast<int>(candidate.relation);
-      if (candidate.match > p.longest) {
-        p.longest = candidate.match;
-        p.agreeing = 0;
-      }
-      if (candidate.match == p.longest) ++p.agreeing;
-    }
-    proposals.push_back(p);
+  all.none = ranker_.none_weight(all.longest);
+  auto place = static_cast<std::uint32_t>(grouped.size());
+  grouped.resize(grouped.size() + candidates.size());
+  for (Proposal& p : proposals_) {
+    p.first = place;
+    place += p.count;
+    p.count = 0;  // counted again while they are placed
   }
-  all.distinct = static_cast<int>(proposals.size());
-  std::sort(proposals.begin(), proposals.end(), [](const Proposal& a, const Proposal& b) { return a.weight > b.weight; });
-  if (proposals.size() > kMaxProposals) proposals.resize(kMaxProposals);
-  while (proposals.back().weight < kNegligibleShare * (all.weight + all.none) && proposals.size() > 1) {
-    proposals.pop_back();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Proposal& p = proposals_[pool_of_[i]];
+    grouped[p.first + p.count++] = candidates[i];
   }
+  if (newest) proposals_[pool_of_[static_cast<std::size_t>(newest - candidates.data())]].has_newest = true;
+  all.distinct = static_cast<int>(proposals_.size());
+  const Proposal* winner = &proposals_.front();
+  for (const Proposal& p : proposals_) {
+    if (p.longest > winner->longest) winner = &p;
+    if (p.longest == all.longest) all.agreeing += p.agreeing;
+  }
+  for (const Proposal& p : proposals_) {
+    if (&p != winner) all.second_longest = std::max(all.second_longest, p.longest);
+  }
+  keep_heaviest(kNegligibleShare * (all.weight + all.none));
+  rank(all, sources, situation, node, features);
+}
+
+void Pooler::keep_heaviest(float negligible) {
+  const auto heavier = [](const Proposal& a, const Proposal& b) { return a.weight > b.weight; };
+  if (proposals_.size() > kMaxProposals) {
+    std::nth_element(proposals_.begin(), proposals_.begin() + kMaxProposals, proposals_.end(), heavier);
+    proposals_.resize(kMaxProposals);
+  }
+  std::sort(proposals_.begin(), proposals_.end(), heavier);
+  while (proposals_.size() > 1 && proposals_.back().weight < negligible) proposals_.pop_back();
+}
+
+void Pooler::rank(const Totals& all, const Sources& sources, const Situation& situation, const NodeView& node,
+                  std::vector<Features>* features) {
+  Features row;
+  describe_node(all, sources, situation, node, row);
+  const Ranker::Hidden of_node = ranker_.node_part(row);
+  const float whole = all.weight + all.none;
   float sum = 0;
-  for (std::size_t i = 0; i < proposals.size(); ++i) {
-    Proposal& p = proposals[i];
-    const float best_other = i > 0 ? proposals[0].weight : proposals.size() > 1 ? proposals[1].weight : 0.0f;
-    const Features row = describe(p, all, best_other, sources, situation, last, depth);
+  for (std::size_t i = 0; i < proposals_.size(); ++i) {
+    Proposal& p = proposals_[i];
+    if (!features && kLargestLift * p.weight < node.least_probability * whole) continue;
+    const float best_other = i > 0 ? proposals_[0].weight : proposals_.size() > 1 ? proposals_[1].weight : 0.0f;
+    describe_token(p, all, best_other, sources, node.last, row);
     if (features) features->push_back(row);
-    p.probability = sigmoid(ranker.log_odds(row) + situation.bias);
+    p.probability = sigmoid(ranker_.log_odds(of_node, row) + situation.bias);
     sum += p.probability;
   }
   if (sum > 1) {
-    for (Proposal& p : proposals) p.probability /= sum;
+    for (Proposal& p : proposals_) p.probability /= sum;
   }
 }
 

@@ -15,6 +15,15 @@ Table exponentials(Table table) {
   return table;
 }
 
+void add_features(const RankerWeights& weights, const Features& features, int first, int last,
+                  Ranker::Hidden& hidden) {
+  for (int i = first; i < last; ++i) {
+    const float feature = features[i];
+    if (feature == 0) continue;  // most flags are
+    for (int j = 0; j < kHidden; ++j) hidden[j] += feature * weights.hidden[i][j];
+  }
+}
+
 }  // namespace
 
 Ranker::Ranker(const RankerWeights& weights)
@@ -24,12 +33,15 @@ Ranker::Ranker(const RankerWeights& weights)
       recency_(exponentials(weights.recency)),
       none_(exponentials(weights.none)) {}
 
-float Ranker::log_odds(const Features& features) const {
-  std::array<float, kHidden> hidden = weights_.hidden_bias;
-  for (int i = 0; i < kFeatures; ++i) {
-    const float feature = features[i];
-    for (int j = 0; j < kHidden; ++j) hidden[j] += feature * weights_.hidden[i][j];
-  }
+Ranker::Hidden Ranker::node_part(const Features& features) const {
+  Hidden hidden = weights_.hidden_bias;
+  add_features(weights_, features, 0, kNodeFeatures, hidden);
+  return hidden;
+}
+
+float Ranker::log_odds(const Hidden& node_part, const Features& features) const {
+  Hidden hidden = node_part;
+  add_features(weights_, features, kNodeFeatures, kFeatures, hidden);
   float sum = weights_.output_bias;
   for (int j = 0; j < kHidden; ++j) sum += std::max(hidden[j], 0.0f) * weights_.output[j];
   return sum;

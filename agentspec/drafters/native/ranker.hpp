@@ -11,8 +11,9 @@
 namespace agentspec {
 
 inline constexpr int kMatchBuckets = 12;
-inline constexpr int kFeatures = 37;
-inline constexpr int kHidden = 16;
+inline constexpr int kFeatures = 53;
+inline constexpr int kNodeFeatures = 21;  // the first ones, which all tokens proposed at a node share
+inline constexpr int kHidden = 24;
 
 // 0 to 5: the length itself; then 6-7, 8-11, 12-15, 16-23, 24-31, and all from 32 on.
 inline int match_bucket(int match) {
@@ -46,14 +47,18 @@ class Ranker {
 
   float weight(const Candidate& candidate) const {
     const int bucket = match_bucket(candidate.match);
-    return origin_match_[static_cast<int>(candidate.origin)][bucket] *
-           relation_match_[static_cast<int>(candidate.relation)][bucket] *
-           recency_[static_cast<int>(candidate.origin)][candidate.recency];
+    const int origin = static_cast<int>(ranked_as(candidate.origin));
+    return origin_match_[origin][bucket] * relation_match_[static_cast<int>(candidate.relation)][bucket] *
+           recency_[origin][candidate.recency];
   }
   float none_weight(int longest_match) const { return none_[match_bucket(longest_match)]; }
 
-  // Log-odds that the token described by `features` comes next.
-  float log_odds(const Features& features) const;
+  using Hidden = std::array<float, kHidden>;
+
+  // What the node's features add to the hidden units.
+  Hidden node_part(const Features& features) const;
+  // Log-odds that the token described by the other features comes next.
+  float log_odds(const Hidden& node_part, const Features& features) const;
 
  private:
   RankerWeights weights_;

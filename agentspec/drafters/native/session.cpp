@@ -59,19 +59,18 @@ void Session::learn(std::span<const std::int32_t> path, bool accepted_whole) {
 void Session::follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens) {
   if (path.empty()) return;
   const std::span<const Candidate> support = builder_.support(path.back());
+  std::vector<Candidate> heaviest(support.begin(), support.end());
+  std::sort(heaviest.begin(), heaviest.end(), [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });
   const auto depth = static_cast<std::int64_t>(path.size());
-  std::array<std::uint32_t, kCopiesFollowed> followed{};
-  std::size_t count = 0;
-  for (const Candidate& candidate : support) {
-    if (count == kCopiesFollowed) break;
+  std::vector<std::uint32_t> followed;  // one place of a text is enough
+  for (const Candidate& candidate : heaviest) {
+    if (followed.size() == kCopiesFollowed) break;
     if (candidate.match + 1 < kShortestCopy) continue;
-    if (std::find(followed.begin(), followed.begin() + static_cast<std::ptrdiff_t>(count), candidate.text) !=
-        followed.begin() + static_cast<std::ptrdiff_t>(count)) {
-      continue;
-    }
-    followed[count++] = candidate.text;
+    if (std::find(followed.begin(), followed.end(), candidate.text) != followed.end()) continue;
     const std::int64_t start = candidate.position - (depth - 1);
     const std::int64_t shared = common_prefix(sources_.texts()[candidate.text], start, tokens);
+    if (shared == 0) continue;  // the candidate came here from another text
+    followed.push_back(candidate.text);
     sources_.follow(candidate.text, start + shared, static_cast<std::int64_t>(tokens.size()) - shared);
   }
 }

@@ -100,13 +100,24 @@ void Sources::add_expected(std::vector<Candidate>& found) const {
     if (cursor.age <= kResumeAge) add({cursor.text, cursor.position}, false, found);
     if (cursor.age > 0 && cursor.age <= kSubstitutionAge) add({cursor.text, cursor.position + cursor.age}, false, found);
   }
-  for (const CopyCursor& start : starts_) add({start.text, start.position}, true, found);
+  for (const CopyCursor& start : starts_) add({start.text, start.position}, false, found);
 }
 
 void Sources::add_echoes(std::span<const Token> context, std::vector<Candidate>& found) const {
   std::vector<Place> places;
   echoes_.after(context, places);
   for (const Place& place : places) add(place, true, found);
+}
+
+bool Sources::advance(Candidate& candidate, Zone zone) const {
+  Place place{candidate.text, candidate.position + 1};
+  if (zone == Zone::kReplacement) place = echoes_.redirect(place);
+  if (place.text != candidate.text) candidate.origin = origins_[place.text];
+  candidate.text = place.text;
+  candidate.position = place.position;
+  candidate.next = texts_[place.text].at(place.position);
+  if (candidate.match < kMaxMatch) ++candidate.match;
+  return candidate.next >= 0;
 }
 
 bool Sources::drop_damaged() {

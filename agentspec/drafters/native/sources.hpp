@@ -14,6 +14,10 @@
 
 namespace agentspec {
 
+// What a token looks like; unknown where the tokenizer was not given.
+enum class TokenClass : std::uint8_t { kUnknown, kNewline, kBlank, kSpacedWord, kWord, kPunctuation };
+inline constexpr int kTokenClasses = 6;
+
 // How many candidates a lookup may yield.
 struct LookupLimits {
   int request;     // from the prompt and the output
@@ -54,6 +58,16 @@ class Sources {
   void add_echoes(std::span<const Token> context, std::vector<Candidate>& found) const;
   bool may_echo(Token last) const { return echoes_.may_follow(last); }
   Echoes& echoes() { return echoes_; }
+  Zone zone() const { return echoes_.zone(); }
+  std::int64_t zone_start() const { return echoes_.zone_start(); }
+  // Moves `candidate` to the next token of its text; false at the end of it.
+  bool advance(Candidate& candidate, Zone zone) const;
+
+  void set_token_classes(std::shared_ptr<const std::vector<TokenClass>> classes) { classes_ = std::move(classes); }
+  TokenClass token_class(Token token) const {
+    if (!classes_ || token < 0 || static_cast<std::size_t>(token) >= classes_->size()) return TokenClass::kUnknown;
+    return (*classes_)[token];
+  }
 
   std::span<const Text> texts() const { return texts_; }
   std::span<const Token> request() const { return request_.tokens(); }
@@ -90,6 +104,7 @@ class Sources {
   std::vector<Origin> origins_;  // of each text as a whole
   CopyCursors cursors_;
   Echoes echoes_;
+  std::shared_ptr<const std::vector<TokenClass>> classes_;
   std::vector<CopyCursor> starts_;  // draft starts for the next token only
 };
 

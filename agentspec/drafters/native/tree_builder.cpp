@@ -64,20 +64,21 @@ std::span<const Token> TreeBuilder::context_of(std::int32_t node, const Sources&
 }
 
 void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Situation& situation,
-                             std::vector<Features>* features) {
+                             float min_path_prob, std::vector<Features>* features) {
   int depth = 0;
+  float path = 1;
+  Zone zone = sources.zone();
   Token last = sources.request().empty() ? -1 : sources.request().back();
   if (node != kRoot) {
-    const Node& parent = nodes_[node];
+    Node& parent = nodes_[node];
+    if (parent.parent != kRoot) zone = nodes_[parent.parent].zone;
     depth = parent.depth;
+    path = parent.path_probability;
     last = parent.token;
     candidates_.clear();
     for (std::uint32_t i = parent.first; i < parent.first + parent.count; ++i) {
       Candidate candidate = grouped_[i];
-      candidate.next = sources.texts()[candidate.text].at(++candidate.position);
-      if (candidate.next < 0) continue;
-      if (candidate.match < kMaxMatch) ++candidate.match;
-      candidates_.push_back(candidate);
+      if (sources.advance(candidate, zone)) candidates_.push_back(candidate);
     }
     if (candidates_.size() < kFewCandidates && lookups_left_ > 0) {
       --lookups_left_;
@@ -93,8 +94,16 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
                         candidates_.end());
     }
   }
-  if (node != kRoot && sources.may_echo(last)) sources.add_echoes(context_of(node, sources), candidates_);
-  pool(candidates_, ranker_, sources, situation, last, depth, grouped_, proposals_, features);
+  if (node != kRoot) {
+    if (sources.may_echo(last)) {
+      const std::size_t before = candidates_.size();
+      sources.add_echoes(context_of(node, sources), candidates_);
+      if (zone == Zone::kSearched && candidates_.size() > before) zone = Zone::kReplacement;
+    }
+    nodes_[node].zone = zone;
+  }
+  const float least = path > 0 ? min_path_prob / path : 0.0f;
+  pooler_.pool(candidates_, sources, situation, {last, depth, zone, least}, grouped_, features);
 }
 
 void TreeBuilder::push(const Node& node) {
@@ -116,7 +125,7 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   const bool has_extra = !extra.tokens.empty() && (node == kRoot || extra_node != kRoot);
   std::vector<std::int32_t> unmatched;
   if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
-  for (const Proposal& p : proposals_) {
+  for (const Proposal& p : pooler_.proposals()) {
     Node child{.token = p.token, .parent = node, .extra = kRoot, .depth = depth, .first = p.first, .count = p.count,
                .probability = p.probability, .path_probability = 0, .source = main_source(p)};
     for (std::size_t i = 0; i < unmatched.size(); ++i) {
@@ -156,7 +165,7 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
   std::size_t most = static_cast<std::size_t>(std::max(bounds.max_nodes, 0));
   if (!bounds.cost.empty()) most = std::min(most, bounds.cost.size() - 1);
   std::vector<float> path_probability;
-  look_after(kRoot, sources, situation);
+  look_after(kRoot, sources, situation, bounds.min_path_prob);
   push_children(kRoot, bounds, extra);
   while (!heap_.empty() && chosen_.size() < most) {
     std::pop_heap(heap_.begin(), heap_.end(), likelier);
@@ -167,7 +176,7 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
     chosen_.push_back(node);
     path_probability.push_back(nodes_[node].path_probability);
     if (chosen_.size() == most) break;
-    look_after(node, sources, situation);
+    look_after(node, sources, situation, bounds.min_path_prob);
     push_children(node, bounds, extra);
   }
   if (!bounds.cost.empty()) chosen_.resize(best_size(path_probability, bounds.cost));
@@ -197,8 +206,8 @@ void TreeBuilder::follow(const Sources& sources, const Situation& situation, std
   for (int depth = 0; depth < max_depth && depth < static_cast<int>(next.size()); ++depth) {
     const Token truth = next[depth];
     const std::size_t group_start = grouped_.size();
-    look_after(node, sources, situation, &observations.tokens);
-    if (proposals_.empty()) return;
+    look_after(node, sources, situation, 0, &observations.tokens);
+    if (pooler_.proposals().empty()) return;
     const auto number = static_cast<std::int32_t>(observations.longest.size());
     int longest = 0;
     for (std::size_t i = group_start; i < grouped_.size(); ++i) {
@@ -213,7 +222,7 @@ void TreeBuilder::follow(const Sources& sources, const Situation& situation, std
     }
     observations.longest.push_back(static_cast<std::uint8_t>(match_bucket(longest)));
     const Proposal* hit = nullptr;
-    for (const Proposal& p : proposals_) {
+    for (const Proposal& p : pooler_.proposals()) {
       observations.token_hits.push_back(p.token == truth);
       observations.depths.push_back(static_cast<std::uint8_t>(std::min(depth, 255)));
       if (p.token == truth) hit = &p;

@@ -46,13 +46,13 @@ struct Observations {
 
 class TreeBuilder {
  public:
-  explicit TreeBuilder(const Ranker& ranker) : ranker_(ranker) {}
+  explicit TreeBuilder(const Ranker& ranker) : pooler_(ranker) {}
 
   // Grows a tree after the request so far. The reference is valid until the next call.
   const FlatTree& build(const Sources& sources, const Situation& situation, const BudgetBounds& bounds,
                         const ExtraTree& extra);
 
-  // The places that node `node` of the last tree was copied from, likeliest first.
+  // The places that node `node` of the last tree was copied from.
   std::span<const Candidate> support(std::int32_t node) const;
 
   // Walks along `next`, the true continuation, as far as candidates hold it, and notes what the ranker would see.
@@ -69,17 +69,18 @@ class TreeBuilder {
     float probability;           // given its parent
     float path_probability;
     Source source;
+    Zone zone = Zone::kNone;     // after it; set when it is looked after
   };
 
   void start(const Sources& sources);
-  // Pools what may follow node `node` (kRoot: the request) into proposals_.
-  void look_after(std::int32_t node, const Sources& sources, const Situation& situation,
+  // Pools what may follow node `node` (kRoot: the request), as far as its path stays above `min_path_prob`.
+  void look_after(std::int32_t node, const Sources& sources, const Situation& situation, float min_path_prob,
                   std::vector<Features>* features = nullptr);
   void push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra);
   void push(const Node& node);
   std::span<const Token> context_of(std::int32_t node, const Sources& sources);
 
-  const Ranker& ranker_;
+  Pooler pooler_;
   int lookups_left_ = 0;
   std::vector<Node> nodes_;               // every node that entered the heap
   std::vector<std::int32_t> heap_;        // indices into nodes_
@@ -87,7 +88,6 @@ class TreeBuilder {
   std::vector<std::int32_t> place_;       // by index into nodes_: the node's index in the tree
   std::vector<Candidate> candidates_;     // at the node that is being looked after
   std::vector<Candidate> grouped_;        // candidates of all nodes, pool by pool
-  std::vector<Proposal> proposals_;
   std::vector<std::vector<std::int32_t>> extra_children_;  // by node of the outside tree + 1
   std::vector<Token> context_;
   FlatTree tree_;

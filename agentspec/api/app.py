@@ -58,8 +58,12 @@ def create_app(engine: Engine, settings: Settings, repositories: RepositoryRegis
         engine, settings, repositories, Metrics(engine), ResponseStore(), FimDetector(engine)
     )
     install_error_handlers(app)
-    for routes in (chat, completions, fim, messages, responses, models, props, repository_routes, health):
-        app.include_router(routes.router)
+    app.state.routers = [
+        routes.router
+        for routes in (chat, completions, fim, messages, responses, models, props, repository_routes, health)
+    ]
+    for router in app.state.routers:
+        app.include_router(router)
     _add_middleware(app, services)
     return app
 

@@ -49,7 +49,7 @@ async def chat_answer(
         AgentspecError: the request cannot be served; of a stream, only what is known before it starts.
     """
     model = services.require_model(fields.model)
-    call_id = new_id("chatcmpl")
+    call_id = new_id("chatcmpl-")
     requests = engine_requests(
         services, caller=caller, fields=fields, call_id=call_id, prompts=[prompt], sampling=sampling
     )

@@ -150,9 +150,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
 def _allowed_methods(request: Request) -> str:
     """Methods of the requested path; a router names only those of the first of its routes that has this path."""
-    path = getattr(request.scope.get("route"), "path_format", "")
-    operations = request.app.openapi()["paths"].get(path, {})
-    return ", ".join(sorted(method.upper() for method in operations))
+    path = getattr(request.scope.get("route"), "path", None)
+    routes = (route for router in request.app.state.routers for route in router.routes if route.path == path)
+    return ", ".join(sorted(method for route in routes for method in route.methods))
 
 
 def _validation_object(problems: Sequence[Mapping[str, Any]], kind: str) -> ErrorObject:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id in OpenAI's style, e.g. `chatcmpl-…`."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    """A fresh id that begins with `prefix`, e.g. `chatcmpl-`."""
+    return prefix + uuid.uuid4().hex
 
 
 def engine_requests(

@@ -105,7 +105,7 @@ class ResponseBuilder:
         if self._item is None or self._call_index != index:
             name = function.get("name") or ""
             item_class = CustomCallItem if name in self._custom_tools else FunctionCallItem
-            yield from self._open(item_class(call.get("id") or new_id("call"), name))
+            yield from self._open(item_class(call.get("id") or new_id("call_"), name))
             self._call_index = index
         if arguments := function.get("arguments"):
             yield from self._write_open(arguments)

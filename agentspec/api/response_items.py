@@ -90,7 +90,7 @@ class MessageItem(_Text):
     _extra: ClassVar[dict[str, Any]] = {"logprobs": []}
 
     def __init__(self) -> None:
-        super().__init__(new_id("msg"))
+        super().__init__(new_id("msg_"))
 
     def item(self, status: str) -> dict[str, Any]:
         """The message, with its content once it is complete."""
@@ -109,7 +109,7 @@ class ReasoningItem(_Text):
     _extra: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
-        super().__init__(new_id("rs"))
+        super().__init__(new_id("rs_"))
 
     def item(self, status: str) -> dict[str, Any]:
         """The reasoning, with its content once it is complete."""
@@ -126,7 +126,7 @@ class FunctionCallItem(OutputItem):
     _delta = "response.function_call_arguments.delta"
 
     def __init__(self, call_id: str, name: str) -> None:
-        super().__init__(new_id("fc"))
+        super().__init__(new_id("fc_"))
         self._call_id = call_id
         self._name = name
 
@@ -149,7 +149,7 @@ class CustomCallItem(OutputItem):
     """A call of a custom tool. The model writes its input inside JSON, so it is known when the call is complete."""
 
     def __init__(self, call_id: str, name: str) -> None:
-        super().__init__(new_id("ctc"))
+        super().__init__(new_id("ctc_"))
         self._call_id = call_id
         self._name = name
 

@@ -63,12 +63,16 @@ class LiveServer:
         assert not self._thread.is_alive(), "the server did not stop"
 
 
-def live_server(allowed_root: Path, **server: object) -> LiveServer:
-    """A server over a scripted engine of its own; keyword arguments are settings of the server section."""
+def live_server(
+    allowed_root: Path, prepare: Callable[[FastAPI], None] = lambda app: None, **server: object
+) -> LiveServer:
+    """A server over a scripted engine of its own; further keyword arguments are settings of the server section."""
     settings = Settings.load(server=server, index={"allowed_roots": (allowed_root,)})
     engine, indexer = ScriptedEngine(), ScriptedIndexer()
     registry = RepositoryRegistry(settings.index.allowed_roots, indexer)
-    return LiveServer(create_app(engine, settings, registry), engine, indexer, registry)
+    app = create_app(engine, settings, registry)
+    prepare(app)
+    return LiveServer(app, engine, indexer, registry)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from agentspec.engines.base import Chunk
 
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import openai
+    from starlette.middleware.base import RequestResponseEndpoint
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from tests.api.conftest import LiveServer
     from tests.api.scripted_engine import ScriptedEngine
@@ -77,6 +84,67 @@ def test_leaving_before_the_first_token(server: LiveServer, engine: ScriptedEngi
         http.post("/v1/completions", json=body)
     left = time.perf_counter()
     assert_freed_since(left, engine, prompts)
+
+
+def test_a_users_middleware_does_not_hide_disconnects(serve: Callable[..., LiveServer]) -> None:
+    async def dispatch(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    server = serve(prepare=lambda app: app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch))
+    for stream in (False, True):
+        server.engine.reset()
+        server.engine.script = lambda request: [Chunk(0, "x"), SLOW]
+        with httpx.Client(base_url=server.url) as http:
+            body = {"prompt": "x", "stream": stream}
+            request = http.build_request("POST", "/v1/completions", json=body, timeout=0.2)
+            with pytest.raises(httpx.ReadTimeout):
+                http.send(request)
+            left = time.perf_counter()
+        assert_freed_since(left, server.engine)
+
+
+def test_a_proxy_that_passes_disconnects_on(server: LiveServer, engine: ScriptedEngine) -> None:
+    engine.script = lambda request: [Chunk(0, "x"), SLOW]
+    with Relay(server.port) as relay, httpx.Client(base_url=f"http://127.0.0.1:{relay.port}") as http:
+        request = http.build_request("POST", "/v1/completions", json={"prompt": "x", "stream": True})
+        response = http.send(request, stream=True)
+        next(response.iter_bytes())
+        left = time.perf_counter()
+        response.close()
+        assert_freed_since(left, engine)
+
+
+class Relay:
+    """A TCP proxy in a thread, for one connection."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        client, _ = self._listener.accept()
+        with client, socket.create_connection(("127.0.0.1", self._target)) as upstream:
+            back = threading.Thread(target=self._copy, args=(upstream, client), daemon=True)
+            back.start()
+            self._copy(client, upstream)
+            upstream.shutdown(socket.SHUT_RDWR)
+            back.join(5)
+
+    @staticmethod
+    def _copy(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(5)
+        self._listener.close()
 
 
 def test_the_time_to_free_is_a_metric(serve: Callable[..., LiveServer]) -> None:

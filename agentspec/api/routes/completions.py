@@ -46,7 +46,7 @@ async def create_completion(
     echoes = await _echoes(services.engine, body, prompts)
     prompts, ends = await _filled_in(services.fim, body, prompts)
     sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids + ends)
-    call_id = new_id("cmpl")
+    call_id = new_id("cmpl-")
     requests = engine_requests(
         services, caller=caller, fields=body, call_id=call_id, prompts=prompts, sampling=sampling
     )

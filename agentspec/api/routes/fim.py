@@ -45,7 +45,7 @@ async def infill(body: InfillRequest, request: Request, services: ServicesOf, ca
         stop_token_ids=sampling.stop_token_ids + template.end_tokens,
     )
     requests = engine_requests(
-        services, caller=caller, fields=body, call_id=new_id("infill"), prompts=[prompt], sampling=sampling
+        services, caller=caller, fields=body, call_id=new_id("infill-"), prompts=[prompt], sampling=sampling
     )
     chunks = generate(services.engine, services.metrics, [replace(requests[0], n=1)])
     if body.stream:

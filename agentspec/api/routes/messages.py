@@ -33,7 +33,7 @@ async def create_message(body: MessagesRequest, request: Request, services: Serv
     model = services.require_model(body.model)
     chat = body.as_chat()
     prompt = chat.prompt()
-    call_id = new_id("msg")
+    call_id = new_id("msg_")
     requests = engine_requests(
         services,
         caller=caller,

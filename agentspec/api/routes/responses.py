@@ -44,7 +44,7 @@ async def create_response(body: ResponsesRequest, request: Request, services: Se
     model = services.require_model(body.model)
     earlier = services.responses.find(body.previous_response_id, caller).items if body.previous_response_id else []
     chat = body.as_chat(earlier)
-    response_id = new_id("resp")
+    response_id = new_id("resp_")
     requests = engine_requests(
         services,
         caller=caller,

@@ -9,6 +9,7 @@ from agentspec.kernels.acceptance import walk
 from tests.kernels.trees import draft_trees, tree_of
 
 VOCAB = 3
+NO_TOKEN = -1
 
 
 def never(token):
@@ -58,31 +59,37 @@ def test_each_draw_is_made_at_the_node_reached():
 # An exact model of speculative sampling, in fractions.
 
 
+def path_to(tree, node):
+    """The drafted tokens from the last committed one to `node`."""
+    path = ()
+    while node != ROOT:
+        path = (int(tree.tokens[node]), *path)
+        node = int(tree.parents[node])
+    return path
+
+
 def outcomes(tree, target, prefix):
     """Every verdict of one verify step with its exact probability, by running `walk` itself on each choice.
 
-    `target(text)` is the model: the distribution, as fractions, of the token after `text`.
+    `target(text)` is the model: the distribution, as fractions, of the token after `text`. As in a verify step, a draw
+    at a node is from the distribution after that node's own path.
     """
     open_scripts = [()]
     while open_scripts:
         script = open_scripts.pop()
-        unscripted = []
+        nodes = []
 
-        def draw(node, script=script, unscripted=unscripted, state={}):  # noqa: B006
-            count = state.setdefault(script, 0)
-            state[script] = count + 1
-            if count < len(script):
-                return script[count]
-            unscripted.append(node)
-            return -1  # held by no node: the walk ends here
+        def draw(node, script=script, nodes=nodes):
+            nodes.append(node)
+            return script[len(nodes) - 1] if len(nodes) <= len(script) else NO_TOKEN
 
-        verdict = walk(tree, draw, never)
-        if unscripted:
+        verdict = walk(tree, draw, lambda token: token == NO_TOKEN)
+        if len(nodes) > len(script):
             open_scripts += [(*script, token) for token in range(VOCAB)]
         else:
             probability = Fraction(1)
-            for index, token in enumerate(verdict.tokens):
-                probability *= target(prefix + verdict.tokens[:index])[token]
+            for node, token in zip(nodes, script, strict=True):
+                probability *= target(prefix + path_to(tree, node))[token]
             yield verdict, probability
 
 

@@ -56,9 +56,8 @@ def load_target(settings: Settings) -> Target:
         threads=engine.threads,
     )
     tokenizer = Tokenizer.load(model_folder(engine.model, settings.cache_directory))
-    return Target(
-        engine.served_name or Path(engine.model).name, model, tokenizer, cost_curve(model, settings.cache_directory)
-    )
+    cost = cost_curve(model, settings.cache_directory)
+    return Target(engine.served_name or Path(engine.model).name, model, tokenizer, cost)
 
 
 def kv_slots(layout: KVLayout, wanted: int | None, useful: int) -> int:

@@ -76,8 +76,11 @@ class Bench:
         self.note(self.scheduler.abort(generation))
 
     def finish(self):
-        while self.scheduler.running or self.scheduler.waiting:
+        for _ in range(5000):
+            if not self.scheduler.running and not self.scheduler.waiting:
+                return
             self.step()
+        raise AssertionError("requests are left that make no progress")
 
     def tokens(self, name, index=0):
         return [token for chunk in self.chunks[name] if chunk.index == index for token in chunk.token_ids]

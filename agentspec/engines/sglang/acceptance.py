@@ -20,7 +20,7 @@ from sglang.srt.utils.async_probe import sanitize_nan_logits
 from agentspec.engines.sglang.verify_input import IRREGULAR, AgentspecVerifyInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -85,27 +85,41 @@ def _draw(logits: Tensor, verify_input: AgentspecVerifyInput, sampling_info: Any
     width = verify_input.draft_token_num
     if sampling_info.is_all_greedy:
         return logits.argmax(-1).view(-1, width)
-    counts = torch.tensor([len(tree) + 1 for tree in verify_input.trees], device=logits.device)
-    owner, rows = (torch.arange(width, device=logits.device) < counts.view(-1, 1)).nonzero(as_tuple=True)
-    rows = owner * width + rows
-    tokens = verify_input.sampler(
-        LogitsProcessorOutput(next_token_logits=logits[rows]),
-        _per_node(sampling_info, owner),
-        False,
-        [],
-        [],
-        verify_input.positions[rows],
-    )
     drawn = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    drawn[rows] = tokens.long()
+    for truncated in (False, True):
+        members = [b for b, cuts in enumerate(verify_input.truncated) if cuts is truncated]
+        if members:
+            owner, rows = _real_nodes(verify_input, members)
+            tokens = verify_input.sampler(
+                LogitsProcessorOutput(next_token_logits=logits[rows]),
+                _per_node(sampling_info, owner, truncated),
+                False,
+                [],
+                [],
+                verify_input.positions[rows],
+            )
+            drawn[rows] = tokens.long()
     group = get_parallel().tp_group
     if group.world_size > 1:  # kernels may round differently on each GPU, and all must walk the same path
         group.broadcast(drawn, src=0)
     return drawn.view(-1, width)
 
 
-def _per_node(sampling_info: Any, owner: Tensor) -> Any:
-    """Sampling parameters with one row per node; logits come processed, so only the sampler's own remain."""
+def _real_nodes(verify_input: AgentspecVerifyInput, members: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Request and flat row of every node of some requests' trees, padding left out."""
+    width, device = verify_input.draft_token_num, verify_input.positions.device
+    requests = torch.tensor(members, device=device)
+    nodes = torch.tensor([len(verify_input.trees[b]) + 1 for b in members], device=device)
+    owner, node = (torch.arange(width, device=device) < nodes.view(-1, 1)).nonzero(as_tuple=True)
+    return requests[owner], requests[owner] * width + node
+
+
+def _per_node(sampling_info: Any, owner: Tensor, truncated: bool) -> Any:
+    """Sampling parameters with one row per node; logits come processed, so only the sampler's own remain.
+
+    SGLang's noise follows the order of tokens when no request of the batch truncates its distribution and the order
+    of probabilities when one does; sampling the two kinds apart makes a seed's text the same in any company.
+    """
     seed = sampling_info.sampling_seed
     return dataclasses.replace(
         sampling_info,
@@ -113,6 +127,9 @@ def _per_node(sampling_info: Any, owner: Tensor) -> Any:
         top_ps=sampling_info.top_ps[owner],
         top_ks=sampling_info.top_ks[owner],
         min_ps=sampling_info.min_ps[owner],
+        need_top_p_sampling=truncated and sampling_info.need_top_p_sampling,
+        need_top_k_sampling=truncated and sampling_info.need_top_k_sampling,
+        need_min_p_sampling=truncated and sampling_info.need_min_p_sampling,
         sampling_seed=None if seed is None else seed[owner],
         grammars=None,
         has_custom_logit_processor=False,

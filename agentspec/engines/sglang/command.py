@@ -53,6 +53,8 @@ def server_command(settings: Settings, model: str, port: int) -> list[str]:
         "enable-deterministic-inference": settings.sglang.deterministic or None,
         "tp-size": settings.sglang.tensor_parallel if settings.sglang.tensor_parallel > 1 else None,
     }
+    if settings.sglang.deterministic:
+        flags["prefill-max-requests"] = 1  # first tokens are sampled by SGLang, in one way for all of a prefill
     if settings.engine.dtype != "auto":
         flags["dtype"] = settings.engine.dtype
     if settings.engine.speculation:

@@ -36,12 +36,14 @@ class AgentspecVerifyInput(EagleVerifyInput):  # type: ignore[misc]
         trees: one per request.
         tail_mask: `bool[B, W, W]` on the device, row i marks the nodes that node i sees.
         penalties: per request, where it asks for any.
+        truncated: per request, whether top-k, top-p or min-p cut its distribution.
         sampler: SGLang's own sampler of the target.
     """
 
     trees: list[DraftTree] = field(default_factory=list)
     tail_mask: Tensor | None = None
     penalties: list[PathPenalties | None] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
     sampler: Any = None
 
     @property
@@ -64,6 +66,7 @@ def build_verify_input(
     target_worker: Any,
     device: str,
     penalties: list[PathPenalties | None],
+    truncated: list[bool],
 ) -> AgentspecVerifyInput:
     """Lay out trees for a verify step of `width` nodes per request.
 
@@ -75,6 +78,7 @@ def build_verify_input(
         target_worker: SGLang's worker of the target.
         device: where the target is.
         penalties: per request, or None.
+        truncated: per request, whether its distribution is cut before sampling.
     """
     packed = pack([tree.tokens for tree in trees], [tree.parents for tree in trees], roots, lengths, width)
     tokens, positions, mask, first_child, next_sibling = (
@@ -98,6 +102,7 @@ def build_verify_input(
         trees=trees,
         tail_mask=mask,
         penalties=penalties,
+        truncated=truncated,
         sampler=runner.sampler,
     )
 

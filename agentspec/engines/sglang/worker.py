@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 from sglang.srt.runtime_context import get_spec
+from sglang.srt.sampling.sampling_params import TOP_K_ALL
 from sglang.srt.speculative import eagle_worker_v2
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_worker_common import run_eagle_verify
@@ -194,6 +195,7 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
             target_worker=self.target_worker,
             device=self.device,
             penalties=self._penalties(batch.reqs, active),
+            truncated=[_truncates(request.sampling_params) for request in batch.reqs],
         )
         verifying = now()
         result = self._verify(batch, width, grammar_barrier)
@@ -336,6 +338,11 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
         stack.enter_context(speculative_moe_backend_context())
         stack.enter_context(speculative_moe_a2a_backend_context())
         return stack
+
+
+def _truncates(params: Any) -> bool:
+    """Whether top-k, top-p or min-p leave out tokens."""
+    return bool(params.top_k != TOP_K_ALL or params.top_p != 1.0 or params.min_p > 0)
 
 
 @contextlib.contextmanager

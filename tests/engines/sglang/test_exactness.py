@@ -135,26 +135,48 @@ def cases(sources: list[str]) -> list[Case]:
     return [Case(f"prompt {number}", greedy(text)) for number, text in enumerate(texts)] + feature_cases(texts)
 
 
+def cached_share(server: Server) -> float:
+    """Share of prompt tokens that came from the cache, over 20 turns of a conversation that grows."""
+    history = list(range(40, 100))
+    prompt = cached = 0
+    for turn in range(20):
+        history += range(100 + 15 * turn, 115 + 15 * turn)
+        sampling = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+        content = server.generate(input_ids=history, sampling_params=sampling)
+        prompt += content["meta_info"]["prompt_tokens"]
+        cached += content["meta_info"]["cached_tokens"]
+        history += content["output_ids"]
+    return cached / prompt
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What plain decoding does."""
+
+    answers: list[Any]
+    cached_share: float
+
+
 @pytest.fixture(scope="module")
-def expected(tiny: Path, index_directory: Path, cases: list[Case]) -> list[Any]:
+def plain(tiny: Path, index_directory: Path, cases: list[Case]) -> Plain:
     """Plain decoding, one request at a time. Overlap is off: under it SGLang's penalties lag a token behind."""
     settings = server_settings(index_directory, speculation=False, deterministic=True, disable_overlap_schedule=True)
     with serving(tiny, settings) as server:
-        return [answer(server, case) for case in cases]
+        return Plain([answer(server, case) for case in cases], cached_share(server))
 
 
 CONFIGURATIONS = {
     "EAGLE-3 and model-free, overlap, page 1": {"head": True},
     "EAGLE-3 and model-free, no overlap, page 16": {"head": True, "disable_overlap_schedule": True, "page_size": 16},
     "EAGLE-3 alone, overlap, page 16": {"head": True, "model_free": False, "page_size": 16},
-    "model-free, overlap, page 16": {"page_size": 16},
-    "model-free, no overlap, page 1": {"disable_overlap_schedule": True},
+    "model-free, overlap, page 1": {},
+    "model-free, no overlap, page 16": {"disable_overlap_schedule": True, "page_size": 16},
 }
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def server(
-    request: pytest.FixtureRequest, tiny: Path, tiny_head: Path, index_directory: Path, expected: list[Any]
+    request: pytest.FixtureRequest, tiny: Path, tiny_head: Path, index_directory: Path, plain: Plain
 ) -> Iterator[Server]:
     options = dict(request.param)
     head = tiny_head if options.pop("head", False) else None
@@ -164,14 +186,19 @@ def server(
         yield running
 
 
-def test_equal_to_plain_decoding_one_by_one(server: Server, cases: list[Case], expected: list[Any]) -> None:
-    for case, reference in zip(cases, expected, strict=True):
+def test_equal_to_plain_decoding_one_by_one(server: Server, cases: list[Case], plain: Plain) -> None:
+    for case, reference in zip(cases, plain.answers, strict=True):
         assert_same(case, reference, answer(server, case))
     assert server.metric("agentspec_accepted_nodes_total") > 0, "nothing was accepted, so nothing was tried"
 
 
-def test_equal_to_plain_decoding_in_batches(server: Server, cases: list[Case], expected: list[Any]) -> None:
+def test_equal_to_plain_decoding_in_batches(server: Server, cases: list[Case], plain: Plain) -> None:
     with ThreadPoolExecutor(BATCH) as pool:
         found = list(pool.map(lambda case: answer(server, case), cases))
-    for case, reference, one in zip(cases, expected, found, strict=True):
+    for case, reference, one in zip(cases, plain.answers, found, strict=True):
         assert_same(case, reference, one)
+
+
+def test_prefixes_are_reused_as_in_plain_decoding(server: Server, plain: Plain) -> None:
+    assert plain.cached_share > 0.8
+    assert cached_share(server) >= plain.cached_share - 0.02

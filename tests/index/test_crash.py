@@ -19,7 +19,7 @@ from tests.index.conftest import REPOSITORY_ROOT
 from tests.index.making import contents, document, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 STEPS = ("open", "write", "fsync", "replace", "unlink")
 OLD = {"a": document([1, 2, 3]), "b": document([4] * 40)}
@@ -169,6 +169,29 @@ def test_a_full_disk_leaves_the_old_generation_and_says_so(
         assert not list(directory.glob("*.tmp")), "half-written files take no space"
         assert store.verify() == []
     assert stop >= 3
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk needs root on Linux")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path) -> None:
+    directory = small_disk / "store"
+    publish(directory, OLD)
+    with pytest.raises(IndexStoreError, match="no space left"):
+        publish(directory, OLD | {"large": document(list(range(1000)) * 30)})
+    old = {path: item.tokens.tolist() for path, item in OLD.items()}
+    assert contents(IndexStore(directory).current()) == old
+    assert contents(publish(directory, NEW)) == {path: item.tokens.tolist() for path, item in NEW.items()}
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

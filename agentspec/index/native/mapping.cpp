@@ -31,11 +31,14 @@ std::uintptr_t page_size = 0;
 bool repair(std::uintptr_t address) {
   for (Guard* guard = guards.load(std::memory_order_acquire); guard != nullptr; guard = guard->next) {
     const std::uintptr_t begin = guard->begin.load(std::memory_order_acquire);
-    if (begin == 0 || address < begin || address >= guard->end.load(std::memory_order_acquire)) continue;
+    const std::uintptr_t end = guard->end.load(std::memory_order_acquire);
+    std::atomic<bool>* damaged = guard->damaged.load(std::memory_order_acquire);
+    const bool reused_meanwhile = guard->begin.load(std::memory_order_acquire) != begin;
+    if (begin == 0 || reused_meanwhile || address < begin || address >= end) continue;
     void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
     const void* mapped = mmap(page, page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (mapped == MAP_FAILED) return false;
-    guard->damaged.load(std::memory_order_acquire)->store(true, std::memory_order_release);
+    damaged->store(true, std::memory_order_release);
     return true;
   }
   return false;

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentspec.index.snapshot import Snapshot
 
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n"
-WITHIN_A_SECOND = 1.0
+WELL_UNDER_A_SECOND = 0.5
 
 
 def snapshot_of(repository: Path, tokenizer: IndexTokenizer, options: BuildOptions) -> Snapshot:
@@ -87,12 +87,13 @@ def test_a_second_run_reads_nothing_and_is_quick(
     monkeypatch.setattr("agentspec.index.scan.Scanner.read", lambda _, path: read.append(path))
     monkeypatch.setattr("agentspec.index.tokenizer.Tokenizer", None)
     again = IndexTokenizer(tokenizer.source, options.index_directory)
+    began = time.process_time()  # other processes on the machine do not count
     second = build_index(repository, again, options)
+    assert time.process_time() - began < WELL_UNDER_A_SECOND
     assert read == []
     assert not second.changed
     assert second.manifest == first.manifest
     assert second.files == first.files == 302
-    assert second.seconds["total"] < WITHIN_A_SECOND
     assert not is_stale(IndexStore(second.store), options.max_file_bytes)
 
 

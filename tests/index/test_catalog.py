@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.errors import IndexStoreError
@@ -17,6 +17,7 @@ PATHS = st.binary(min_size=1, max_size=8).filter(lambda path: b"\0" not in path)
 PLACES = st.tuples(st.integers(0, 3), st.integers(0, 5))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(PATHS, PLACES, max_size=20), st.lists(PATHS, max_size=5))
 def test_a_catalog_finds_what_it_was_given(
     tmp_path_factory: pytest.TempPathFactory, places: dict[bytes, tuple[int, int]], others: list[bytes]

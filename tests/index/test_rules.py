@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.index.rules import Reason, read_text, refuse_path
@@ -174,6 +174,7 @@ def test_text_made_to_be_slow_is_judged_quickly(filling: str) -> None:
     assert time.thread_time() - began < 2.0
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_judged(content: bytes) -> None:
     verdict = read_text(content)

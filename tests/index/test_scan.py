@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.index.memory import MEMORY_NAME, FileStatus, Remembered, load_memory, save_memory
@@ -104,6 +104,7 @@ STATUSES = st.builds(FileStatus, *[st.integers(0, 2**62)] * 4)
 VERDICTS = st.sampled_from(list(Reason)) | st.binary(min_size=20, max_size=20)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.binary(min_size=1, max_size=9), st.builds(Remembered, STATUSES, VERDICTS), max_size=9))
 def test_what_is_remembered_is_found_again(
     tmp_path_factory: pytest.TempPathFactory, memory: dict[bytes, Remembered]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.index._native import CONTEXT_DEPTH, MAX_TOKEN, sort_contexts
@@ -25,11 +25,13 @@ def order(tokens: list[int]) -> list[int]:
     return sort_contexts(np.array(tokens, np.int32)).tolist()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(SEPARATOR, 2), max_size=150))
 def test_repetitive_tokens_are_sorted_as_the_naive_model_says(tokens: list[int]) -> None:
     assert order(tokens) == naive_order(tokens)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([SEPARATOR, 0, 1, 2**20, MAX_TOKEN - 1, MAX_TOKEN]), max_size=60))
 def test_large_token_ids_do_not_run_into_each_other(tokens: list[int]) -> None:
     assert order(tokens) == naive_order(tokens)

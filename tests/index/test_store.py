@@ -57,6 +57,7 @@ def test_each_generation_holds_exactly_its_files(
         assert IndexStore(directory).verify() == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1)), max_size=8), st.integers(0, 10**6))
 def test_merging_bounds_the_number_of_segments(sizes: list[tuple[int, float]], new_tokens: int) -> None:
     totals = [(total, int(total * share)) for total, share in sizes]

@@ -53,7 +53,7 @@ def receipt(
     """A receipt from the worker's and from SGLang's own counts.
 
     Args:
-        worker: the worker's; None when the request took no verify step of ours.
+        worker: the worker's; None when another algorithm runs there, or the request took no decode step.
         prompt_tokens: length of the prompt.
         cached_tokens: of it reused.
         completion_tokens: generated.
@@ -61,12 +61,12 @@ def receipt(
         warnings: of the adapter.
     """
     began, prefilled = timings.get("forward_entry_time"), timings.get("prefill_finished_time")
-    ours = worker or {}
+    ours = worker or {"verify_steps": timings.get("spec_verify_ct") or max(completion_tokens - 1, 0)}
     return Receipt(
         prompt_tokens=prompt_tokens,
         cached_tokens=cached_tokens,
         completion_tokens=completion_tokens,
-        verify_steps=ours.get("verify_steps", max(completion_tokens - 1, 0)),
+        verify_steps=ours["verify_steps"],
         drafted=ours.get("drafted", {}),
         accepted=ours.get("accepted", {}),
         prefill_seconds=max(prefilled - began, 0.0) if began and prefilled else 0.0,

@@ -13,10 +13,12 @@ from transformers import AutoConfig
 
 from agentspec.drafters.eagle3.checkpoint import save_head
 from agentspec.drafters.eagle3.config import default_capture
+from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.checkpoint import Checkpoint, model_folder
 from agentspec.engines.local.model import TargetModel
 from agentspec.engines.local.tokenizer import Tokenizer
 from agentspec.engines.local.weights import OuterWeights
+from agentspec.errors import ModelError
 from agentspec.training.data import choose_data
 from agentspec.training.features import FeatureStore, record
 from agentspec.training.initialise import frequent_tokens, initial_head
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from agentspec.drafters.eagle3.head import Eagle3Head
     from agentspec.training.data import DataPlan, DataSet
     from agentspec.training.trainer import Progress, Recipe
+
+FEWEST_LAYERS = 6
+"""Below, the low, middle and high layer that a head reads would not be three."""
 
 SHARD_SEQUENCES = 96
 """Sequences recorded together; enough of them that the target's weights are read once for many tokens."""
@@ -89,6 +94,11 @@ def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
     """
     folder = model_folder(plan.model, plan.cache_directory)
     config = AutoConfig.from_pretrained(folder)
+    if Architecture.of(config) is None or config.num_hidden_layers < FEWEST_LAYERS:
+        raise ModelError(
+            f"no head for {plan.model} can be trained here: that takes a Llama, Qwen2 or Qwen3 model of at least "
+            f"{FEWEST_LAYERS} layers; train one with SpecForge, whose heads load here as they are"
+        )
     capture = default_capture(config.num_hidden_layers)
     data = choose_data(plan.data, Tokenizer.load(folder), plan.work / "data.json")
     train, held_out = _record(plan, data, capture, reporter)

@@ -23,10 +23,10 @@ from agentspec.cli.options import (
 from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentspec.config import ServerSettings, Settings
     from agentspec.engines.base import Engine
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
@@ -125,10 +125,9 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket) -> No
     )
     try:
         if await _started(engine):
+            # uvicorn takes the signals over while it serves; until then, and when it hands them on, this is enough.
+            _on_stop_signal(lambda: setattr(server, "should_exit", True))
             _announce(settings, engine, listener)
-            # uvicorn raises the signal that stopped it once more when it is done; that is what we wanted already.
-            for number in STOP_SIGNALS:
-                signal.signal(number, _ignore)
             await server.serve(sockets=[listener])
     finally:
         await engine.stop()
@@ -136,18 +135,19 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket) -> No
 
 async def _started(engine: Engine) -> bool:
     """Start the engine; False when a signal came first."""
-    loop = asyncio.get_running_loop()
     starting = asyncio.ensure_future(engine.start())
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, starting.cancel)
+    _on_stop_signal(starting.cancel)
     try:
         await starting
     except asyncio.CancelledError:
         return False
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
     return True
+
+
+def _on_stop_signal(action: Callable[[], Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, action)
 
 
 def _announce(settings: Settings, engine: Engine, listener: socket.socket) -> None:
@@ -158,7 +158,3 @@ def _announce(settings: Settings, engine: Engine, listener: socket.socket) -> No
         f"at http://{shown}:{port}/v1",
         flush=True,
     )
-
-
-def _ignore(*_: Any) -> None:
-    return

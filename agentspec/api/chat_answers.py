@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -102,7 +103,7 @@ class _ChatStream(StreamEncoder):
         given: dict[str, Any] = {
             "content": chunk.text,
             "reasoning_content": chunk.reasoning,
-            "tool_calls": [dict(delta) for delta in chunk.tool_calls],
+            "tool_calls": [_without_nulls(delta) for delta in chunk.tool_calls],
         }
         delta = ChatDelta(**{name: value for name, value in given.items() if value})
         logprobs = chat_logprobs(chunk.logprobs) if chunk.logprobs else None
@@ -120,3 +121,12 @@ class _ChatStream(StreamEncoder):
     ) -> ChatCompletionChunk:
         choice = ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=finish_reason)
         return ChatCompletionChunk(**self._head, choices=[choice])
+
+
+def _without_nulls(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool-call delta with the fields it sets; clients that merge deltas stumble over nulls."""
+    return {
+        name: _without_nulls(value) if isinstance(value, Mapping) else value
+        for name, value in delta.items()
+        if value is not None
+    }

@@ -62,12 +62,13 @@ class Services:
         raise ModelNotFoundError(f"the model '{name}' does not exist here; this server serves '{served}'", "model")
 
 
-def services_of(request: Request) -> Services:
+# Coroutines, since FastAPI sends plain functions to a thread, which costs more than all else it does for a request.
+async def services_of(request: Request) -> Services:
     """The services of the application that `request` came to."""
     return cast("Services", request.app.state.services)
 
 
-def caller_of(request: Request) -> str:
+async def caller_of(request: Request) -> str:
     """Who sent `request`: a digest of its key, or the empty string on a server without keys."""
     return cast("str", request.scope.get(CALLER, ""))
 

@@ -193,7 +193,7 @@ def test_tool_calls_agree_between_stream_and_whole(sdk: openai.OpenAI, engine: S
     engine.script = lambda request: [
         Chunk(0, reasoning="look first"),
         Chunk(0, tool_calls=({"id": "call-1", "type": "function", **delta(name="read", arguments="")},)),
-        Chunk(0, tool_calls=(delta(arguments='{"path":'),)),
+        Chunk(0, tool_calls=({"id": None, "type": None, **delta(name=None, arguments='{"path":')},)),
         Chunk(0, tool_calls=(delta(arguments=' "a.py"}'),)),
         Chunk(0, finish_reason="tool_calls", receipt=Receipt(completion_tokens=9)),
     ]
@@ -207,6 +207,8 @@ def test_tool_calls_agree_between_stream_and_whole(sdk: openai.OpenAI, engine: S
     calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert "".join(call.function.arguments or "" for call in calls) == '{"path": "a.py"}'
     assert all(chunk.choices[0].delta.tool_calls != [] for chunk in chunks)
+    assert all(None not in call.to_dict().values() for call in calls), "no explicit nulls"
+    assert all(None not in call.function.to_dict().values() for call in calls)
     assert chunks[-1].choices[0].finish_reason == whole.finish_reason == "tool_calls"
 
 

@@ -194,13 +194,23 @@ def writable(name: str, folder: Path) -> Check:
 
 def sglang(settings: Settings) -> Check:
     """Whether the SGLang engine could be used; needed only when the settings ask for it."""
-    if importlib.util.find_spec("sglang") is not None:
-        from importlib.metadata import version
+    from agentspec.engines.sglang.command import device_of
+    from agentspec.engines.sglang.requirements import missing, sglang_version
 
-        return Check("SGLang", "ok", version("sglang"))
-    status: Status = "fail" if settings.engine.kind == "sglang" else "ok"
-    hint = "pip install 'agentspec[sglang]'" if status == "fail" else ""
-    return Check("SGLang", status, "not installed (optional: the production engine on GPUs)", hint)
+    asked = settings.engine.kind == "sglang"
+    version = sglang_version()
+    if version is None:
+        status: Status = "fail" if asked and settings.sglang.url is None else "ok"
+        hint = "pip install 'agentspec[sglang]'" if status == "fail" else ""
+        return Check("SGLang", status, "not installed (optional: the production engine on GPUs)", hint)
+    if problems := missing():
+        text = f"{version} lacks what the plugin needs: {'; '.join(problems)}"
+        return Check("SGLang", "fail" if asked else "warn", text, "pip install 'agentspec[sglang]'")
+    if asked and device_of(settings) == "cpu":
+        return Check(
+            "SGLang", "warn", f"{version}, without a GPU", "works for trying it out; use --engine local for speed"
+        )
+    return Check("SGLang", "ok", version)
 
 
 def _gibibytes(count: int) -> str:

@@ -1,11 +1,16 @@
 """With speculation and without, a request says the same: every sampling feature, batched, in float32."""
 
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
 
+from agentspec.drafters.tree import ROOT, Source
+from agentspec.engines.local.model import SequenceInput
 from tests.engines.local.running import ask, collect, collect_all, running
-from tests.engines.local.scripted_drafters import noisy_oracle
+from tests.engines.local.scripted_drafters import ScriptedDrafter, noisy_oracle, tree_from_edges
 
 PROMPTS = [
     "def main():",
@@ -108,7 +113,7 @@ async def test_speculation_changes_nothing(tiny, feature):
 async def test_features_have_an_effect(tiny):
     """Each feature's text differs from the plain seeded one, or it would be tested in vain."""
     async with running(tiny, speculation=False) as engine:
-        texts = {feature: await collect_all(engine, requests_for(feature)) for feature in FEATURES}
+        texts = {feature: await collect_all(engine, requests_for(feature)[:6]) for feature in FEATURES}
     seeded = [choices[0].tokens for choices in texts["seeded"]]
     for feature, results in texts.items():
         if feature not in ("seeded", "n", "logprobs"):
@@ -153,6 +158,60 @@ async def test_adversarial_drafts_cost_only_time(tiny):
         speculative = await collect_all(engine, requests)
     for mine, other in zip(flat(speculative), flat(plain), strict=True):
         assert_same(mine, other)
+
+
+def exact_shares(target, prompt, top_k, length):
+    """The distribution of the next `length` tokens under top-k sampling, from the model's own logits."""
+    shares = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for text, mass in shares.items():
+            tokens = torch.tensor([*prompt, *text])
+            cache = target.model.new_cache(len(tokens))
+            last = torch.tensor([len(tokens) - 1])
+            logits = target.model.forward([SequenceInput(cache, tokens, torch.arange(len(tokens)), logit_rows=last)])
+            best = logits[0].topk(top_k)
+            for token, share in zip(best.indices.tolist(), best.values.softmax(0).tolist(), strict=True):
+                longer[(*text, token)] = mass * share
+        shares = longer
+    return shares
+
+
+async def test_sampled_texts_have_the_targets_distribution(tiny):
+    """Chi-square over 2,000 texts of three tokens, drafted by several sources that overlap and are often wrong."""
+    prompt, top_k, length, runs = (5, 40, 90, 33), 3, 3, 16
+    expected = exact_shares(tiny, prompt, top_k, length)
+    truths = list(expected)
+    rng = random.Random(1)
+
+    def propose(written, budget):
+        """Half of the true continuations, each from any source, and a wrong token beside them."""
+        known = [truth for truth in truths if list(truth[: len(written)]) == written and rng.random() < 0.5]
+        nodes, edges = {}, [(ROOT, 600, Source.EAGLE3)]
+        for truth in known:
+            for end in range(len(written) + 1, min(length, len(written) + budget.max_depth) + 1):
+                path = truth[len(written) : end]
+                if path not in nodes:
+                    nodes[path] = len(edges)
+                    edges.append((nodes.get(path[:-1], ROOT), path[-1], rng.choice(list(Source))))
+        return tree_from_edges(edges)
+
+    requests = [
+        ask(id=str(run), prompt=prompt, n=128, temperature=1.0, top_k=top_k, seed=1000 * run, max_tokens=length)
+        for run in range(runs)
+    ]
+    async with running(tiny, drafter=ScriptedDrafter(propose), max_running=2) as engine:
+        choices = flat(await collect_all(engine, requests))
+    counts = Counter(tuple(choice.tokens) for choice in choices)
+    assert set(counts) <= set(expected)
+    total = len(choices)
+    deviations = [
+        (counts[text] - total * share) ** 2 / (total * share) for text, share in expected.items() if total * share >= 5
+    ]
+    degrees = len(deviations)
+    assert degrees > 8
+    assert sum(deviations) < degrees + 4 * (2 * degrees) ** 0.5
+    assert sum(sum(choice.receipt.accepted.values()) for choice in choices) > total / 2
 
 
 async def test_ignore_eos_goes_on(tiny):

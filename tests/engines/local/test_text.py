@@ -1,6 +1,6 @@
 """Incremental text: unfinished characters and stop strings."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models
@@ -59,6 +59,8 @@ stop_lists = st.lists(st.text("ab<|", min_size=1, max_size=4), max_size=3)
 
 
 @given(pieces=pieces_of_text, stops=stop_lists)
+@example(pieces=["<", "|b"], stops=["<|"])
+@example(pieces=["ab", "a", "<"], stops=["aba|", "<"])
 def test_stop_strings_across_pieces(pieces, stops):
     matcher = StopStrings(stops)
     released, seen = "", ""

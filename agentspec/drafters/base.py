@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,6 +98,7 @@ class Drafter(Protocol):
         """Start drafting for one request."""
 
 
+@runtime_checkable
 class StreamSession(DraftSession, Protocol):
     """A session that reads the target's residual streams."""
 
@@ -113,6 +114,7 @@ class StreamSession(DraftSession, Protocol):
         """
 
 
+@runtime_checkable
 class StreamDrafter(Protocol):
     """A drafter whose sessions read the target's residual streams.
 

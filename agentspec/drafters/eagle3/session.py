@@ -154,10 +154,11 @@ class Eagle3Session:
         features, following = features[drop:], following[drop:]
         rows = len(following)
         self._memory.make_room(rows + self._growth.slots)
-        positions = torch.arange(self._position, self._position + rows)
-        start = self._memory.length
-        visible = torch.ones(rows, start + rows, dtype=torch.bool).tril(start)
-        stream = self._pass(self._head.fuse(features.to(self._embedding.dtype)), following, positions, start, visible)
+        device, start = self._embedding.device, self._memory.length
+        positions = torch.arange(self._position, self._position + rows, device=device)
+        visible = torch.ones(rows, start + rows, dtype=torch.bool, device=device).tril(start)
+        fused = self._head.fuse(features.to(self._embedding))
+        stream = self._pass(fused, following.to(device), positions, start, visible)
         self._memory.length += rows
         self._position += rows
         last = stream[-1:]
@@ -174,7 +175,8 @@ class Eagle3Session:
         expanded = [ROOT]
         # Node number `width * level + i` of the expanded ones has the slot `base + width * level + i`.
         slot_of: dict[int, int] = {}
-        visible = torch.zeros(growth.slots, base + growth.slots, dtype=torch.bool)
+        device = self._embedding.device
+        visible = torch.zeros(growth.slots, base + growth.slots, dtype=torch.bool, device=device)
         visible[:, :base] = True
         for level in range(growth.depth):
             top = logits.float().softmax(-1).topk(min(growth.children, logits.shape[-1]))
@@ -189,7 +191,7 @@ class Eagle3Session:
                     visible[own] |= visible[slot_of[tree.parents[node]]]
                 visible[own, base + own] = True
                 slot_of[node] = own
-            following = torch.tensor([tree.tokens[node] for node in nodes])
+            following = torch.tensor([tree.tokens[node] for node in nodes], device=device)
             stop = start + len(nodes)
             stream = self._pass(
                 stream[rows],

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
+from agentspec.drafters.base import StreamSession
 from agentspec.drafters.tree import DraftTree
 from agentspec.engines.local.speculation import Governor
 from agentspec.errors import DraftTreeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
 
     from agentspec.drafters.base import Budget, Drafter, DraftRequest, DraftSession
 
@@ -74,6 +77,12 @@ class ChoiceDrafting:
                 raise DraftTreeError(f"token {highest} lies outside the vocabulary of {self._vocab_size}")
             self.tree = tree
         self._proposed = self.seconds - before
+
+    def read(self, start: int, streams: Tensor) -> None:
+        """Hand the target's streams at committed tokens to a session that reads them; see `StreamSession.read`."""
+        if isinstance(self._session, StreamSession):
+            with self._guarded():
+                self._session.read(start, streams)
 
     def step_cost(self, seconds: float, plain_seconds: float) -> None:
         """Note what the pass over `tree` took; weighed when its tokens are committed.

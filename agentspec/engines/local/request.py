@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from agentspec.drafters.base import DraftRequest
     from agentspec.drafters.tree import DraftTree
@@ -186,6 +187,7 @@ class Generation:
         self.queue_seconds = 0.0
         self.prefill_seconds = 0.0
         self.cached_tokens = 0
+        self.prompt_streams: list[tuple[int, Tensor]] = []
 
     def text(self, choice: Choice) -> CachedText:
         """The committed text of a choice with the cache that holds it."""
@@ -204,6 +206,7 @@ class Generation:
     def finish(self) -> None:
         """Let go of everything that is not the caller's."""
         self.phase = Phase.DONE
+        self.prompt_streams = []
         for choice in self.choices:
             choice.cache = None
             choice.drafting.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 import torch
 
-from agentspec.drafters.base import Budget
+from agentspec.drafters.base import Budget, StreamDrafter
 from agentspec.drafters.tree import ROOT
 from agentspec.engines.local.model import SequenceInput
 from agentspec.engines.local.request import Phase
@@ -36,14 +36,17 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-PREFILL_CHUNK = 512
-"""Prompt tokens in one pass while nothing is being decoded."""
+PREFILL_SECONDS = 0.08
+"""Length of a pass over prompts: a cancelled request occupies the target for no longer."""
 
-PREFILL_CHUNK_SHARED = 128
-"""Prompt tokens in one pass that others wait for."""
+PREFILL_SECONDS_SHARED = 0.04
+"""The same when others are decoding, whose next token waits for it."""
 
 PREFILL_MULTIPLE = 64
-"""Chunks end at multiples of this."""
+"""Chunks end at multiples of this, and are at least as long."""
+
+PREFILL_MOST = 2048
+"""Most prompt tokens in one pass, however fast the target is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +124,11 @@ class Scheduler:
         self._model = model
         self._caches = caches
         self._drafter = drafter
+        self._capture = drafter.capture if isinstance(drafter, StreamDrafter) else ()
         self._clock = clock
         self._limits = limits
+        self._chunk = clock.tokens_within(PREFILL_SECONDS, PREFILL_MULTIPLE, PREFILL_MOST)
+        self._shared_chunk = clock.tokens_within(PREFILL_SECONDS_SHARED, PREFILL_MULTIPLE, PREFILL_MOST)
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._memory_full = False
@@ -169,7 +175,7 @@ class Scheduler:
         """One forward pass, and what follows from it."""
         self._admit()
         work = self._verify_work()
-        work += self._prefill_work(PREFILL_CHUNK_SHARED if work else PREFILL_CHUNK)
+        work += self._prefill_work(self._shared_chunk if work else self._chunk)
         if work:
             self._run(work)
         return self._take_events()
@@ -237,21 +243,28 @@ class Scheduler:
     def _run(self, work: Sequence[_Work]) -> None:
         started = time.perf_counter()
         try:
-            logits = self._model.forward([part.inputs for part in work]).cpu()
+            logits, streams_of = self._forward([part.inputs for part in work])
         except Exception as error:
             self._isolate(work, error)
             return
         seconds = time.perf_counter() - started
         self._learn_costs(work, seconds)
         rows_of = torch.split(logits, [part.logit_count for part in work])
-        for part, rows in zip(work, rows_of, strict=True):
+        for part, rows, streams in zip(work, rows_of, streams_of, strict=True):
             if part.generation.phase is Phase.DONE:
                 continue
             try:
-                self._absorb(part, rows, seconds)
+                self._absorb(part, rows, streams, seconds)
             except Exception as error:
                 _log.warning("request failed", request=part.generation.id, error=repr(error))
                 self._fail(part.generation, _as_agentspec_error(error))
+
+    def _forward(self, inputs: Sequence[SequenceInput]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Logits of all wanted rows, and the captured streams of each sequence's tokens where the drafter reads any."""
+        if not self._capture:
+            return self._model.forward(inputs).cpu(), [torch.empty(0)] * len(inputs)
+        logits, hidden = self._model.forward_with_hidden(inputs, self._capture)
+        return logits.cpu(), torch.split(hidden, [len(one.tokens) for one in inputs])
 
     def _isolate(self, work: Sequence[_Work], error: Exception) -> None:
         """A pass failed: find the sequence at fault by running each alone. Nothing has been committed yet."""
@@ -277,13 +290,18 @@ class Scheduler:
             alone = seconds * self._clock.share(batch, nodes, sum(drafted), context)
             part.choice.drafting.step_cost(alone, plain_seconds)
 
-    def _absorb(self, part: _Work, logits: torch.Tensor, seconds: float) -> None:
+    def _absorb(self, part: _Work, logits: torch.Tensor, streams: torch.Tensor, seconds: float) -> None:
         """Take in the target's answer for one sequence."""
         generation = part.generation
         if part.prefill:
+            if self._capture:
+                generation.prompt_streams.append((part.inputs.cache.length, streams))
             self._absorb_prompt(generation, part.inputs, logits, seconds)
         else:
-            self._absorb_verdict(generation, part.choice, logits, seconds)
+            position = part.inputs.cache.length
+            path = self._absorb_verdict(generation, part.choice, logits, seconds)
+            if self._capture:
+                part.choice.drafting.read(position, streams[accepted_rows(path)])
         if not any(choice.running for choice in generation.choices):
             self._close(generation)
 
@@ -302,10 +320,15 @@ class Scheduler:
                 choice.cache.copy_prefix(cache, cache.length)
             if generation.draft is not None:
                 choice.drafting.begin(self._drafter, generation.draft)
+                for start, streams in generation.prompt_streams:
+                    choice.drafting.read(start, streams)
             choice.accept(choice.sampler.draw(logits[0], len(generation.prompt)))
             self._conclude(generation, choice, choice.generated)
 
-    def _absorb_verdict(self, generation: Generation, choice: Choice, logits: torch.Tensor, seconds: float) -> None:
+    def _absorb_verdict(
+        self, generation: Generation, choice: Choice, logits: torch.Tensor, seconds: float
+    ) -> Sequence[int]:
+        """Emit what a verify step accepted; the accepted nodes."""
         started = time.perf_counter()
         drawn: list[Draw] = []
 
@@ -321,6 +344,7 @@ class Scheduler:
         choice.counters.count(tree, verdict.path)
         choice.counters.verify_seconds += seconds + time.perf_counter() - started
         self._conclude(generation, choice, verdict.tokens)
+        return verdict.path
 
     def _conclude(self, generation: Generation, choice: Choice, tokens: Sequence[int]) -> None:
         """After tokens were emitted: tell the drafter and the caller."""

@@ -58,6 +58,11 @@ class StepClock:
             self._curves[key] = np.array(costs, np.float32)
         return self._curves[key] * np.float32(self._scale)
 
+    def tokens_within(self, seconds: float, multiple: int, most: int) -> int:
+        """Tokens of the longest pass that takes `seconds`: a multiple of `multiple`, one at least, up to `most`."""
+        sizes = range(multiple, most + 1, multiple)
+        return max((size for size in sizes if self._cost.seconds(size, 0) <= seconds), default=multiple)
+
     def share(self, batch: int, nodes: int, all_nodes: int, context: int) -> float:
         """Part of a step's time that would be left had only one sequence of the batch drafted.
 

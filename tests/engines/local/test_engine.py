@@ -157,11 +157,11 @@ async def test_context_overflow_in_words_that_clients_know(tiny):
 
 
 async def test_memory_bounds_are_said_and_advertised(tiny):
-    async with running(tiny, kv_tokens=300) as engine:
-        assert engine.model.context_length == 300 - 24  # the draft's nodes need room too
-        [result] = await collect(engine, ask(prompt=tuple([5] * 270), max_tokens=None, ignore_eos=True))
+    async with running(tiny, kv_tokens=304) as engine:
+        assert engine.model.context_length == 304 - 24  # the draft's nodes need room too
+        [result] = await collect(engine, ask(prompt=tuple([5] * 274), max_tokens=None, ignore_eos=True))
         assert len(result.tokens) == 6
-        with pytest.raises(InvalidRequestError, match=r"4 choices .* need 496 .* has 300"):
+        with pytest.raises(InvalidRequestError, match=r"4 choices .* need 496 .* has 304"):
             await collect(engine, ask(prompt=tuple([5] * 90), max_tokens=10, n=4))
 
 
@@ -279,9 +279,9 @@ async def test_stats_count_slots_and_progress(slow):
     async with running(slow, kv_tokens=5000, retained_prefixes=2) as engine:
         before = engine.stats()
         assert (before.ready, before.kv_tokens_used, before.kv_tokens_total) == (True, 0, 5000)
-        task = asyncio.create_task(collect(engine, ask(prompt=tuple([5] * 20), max_tokens=30)))
+        task = asyncio.create_task(collect(engine, ask(prompt=tuple([5] * 20), max_tokens=36)))
         await until(lambda: slow.model.passes > 2)
-        assert engine.stats().kv_tokens_used == 20 + 30 + 24
+        assert engine.stats().kv_tokens_used == 20 + 36 + 24
         assert engine.stats().progress > before.progress
         await task
         assert engine.stats().running == 0

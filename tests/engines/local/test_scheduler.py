@@ -10,7 +10,7 @@ from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.kv_cache import KVPool
 from agentspec.engines.local.preparation import Preparation
 from agentspec.engines.local.request import Phase
-from agentspec.engines.local.scheduler import PREFILL_CHUNK_SHARED, Failure, Limits, Scheduler
+from agentspec.engines.local.scheduler import PREFILL_MULTIPLE, PREFILL_SECONDS_SHARED, Failure, Limits, Scheduler
 from agentspec.engines.local.speculation import StepClock
 from tests.engines.local.running import ask
 from tests.engines.local.scripted_drafters import ScriptedDrafter, noisy_oracle, tree_from_edges
@@ -34,6 +34,13 @@ class WatchedModel:
         return self._model.forward(inputs)
 
 
+class CostPerToken:
+    """A target that computes 2,000 tokens a second."""
+
+    def seconds(self, rows, context):
+        return 0.0005 * rows
+
+
 class Bench:
     """A scheduler with its parts."""
 
@@ -52,7 +59,7 @@ class Bench:
             speculation=drafter is not None,
             processors=processors,
         )
-        self.scheduler = Scheduler(self.model, caches, drafter, StepClock(target.cost), limits)
+        self.scheduler = Scheduler(self.model, caches, drafter, StepClock(CostPerToken()), limits)
         self.caches = caches
         self.chunks = defaultdict(list)
         self.errors = {}
@@ -123,9 +130,21 @@ def test_a_long_prompt_does_not_stall_others(tiny):
     for step in range(1, 4):
         bench.step()
         assert len(bench.tokens("short")) == before + step
-    assert max(sum(one) for one in bench.model.passes) <= PREFILL_CHUNK_SHARED + 1
+    assert max(sum(one) for one in bench.model.passes) <= PREFILL_SECONDS_SHARED / 0.0005 + 1
     bench.finish()
     assert len(bench.tokens("long")) == 4
+
+
+def test_chunks_end_at_round_positions(tiny):
+    """Else the next chunks, and reused prefixes, would begin anywhere, and be computed in odd sizes."""
+    bench = Bench(tiny)
+    for number, length in enumerate((200, 201, 330)):
+        bench.submit(ask(id=str(number), prompt=long_prompt(length, first=number + 3), max_tokens=3))
+    while bench.scheduler.running or bench.scheduler.waiting:
+        bench.step()
+        for generation in bench.scheduler._running:
+            if generation.phase is Phase.PREFILL:
+                assert generation.choices[0].cache.length % PREFILL_MULTIPLE == 0
 
 
 def test_prompts_take_turns(tiny):
@@ -135,8 +154,8 @@ def test_prompts_take_turns(tiny):
     bench.step()
     bench.submit(ask(id="long", prompt=long_prompt(450, first=4), max_tokens=2))
     bench.submit(ask(id="short", prompt=long_prompt(60, first=5), max_tokens=2))
-    bench.step()
-    bench.step()
+    for _ in range(3):
+        bench.step()
     assert bench.tokens("short")
     assert not bench.tokens("long")
     bench.finish()
@@ -332,7 +351,9 @@ def test_what_cannot_follow_a_path_is_decoded_plainly(tiny):
 def test_abort_keeps_what_was_computed_for_the_next_request(tiny):
     bench = Bench(tiny)
     generation = bench.submit(ask(id="a", prompt=long_prompt(300), max_tokens=50))
-    bench.step()
+    for _ in range(3):
+        bench.step()
+    assert bench.tokens("a")
     bench.abort(generation)
     assert bench.reasons("a") == ["abort"]
     bench.submit(ask(id="b", prompt=long_prompt(300), max_tokens=2))

@@ -61,6 +61,11 @@ def test_the_clock_learns_how_loaded_the_machine_is():
     assert clock.plain_seconds(11, 0) == pytest.approx(4.2, rel=1e-3)
 
 
+@pytest.mark.parametrize(("seconds", "tokens"), [(0.1, 8), (2.65, 16), (3.0, 16), (1e9, 40)])
+def test_tokens_that_a_pass_of_some_length_takes(seconds, tokens):
+    assert StepClock(LinearCost()).tokens_within(seconds, multiple=8, most=40) == tokens
+
+
 def test_share_of_one_sequence_in_a_step():
     clock = StepClock(LinearCost())
     assert clock.share(batch=2, nodes=0, all_nodes=0, context=0) == 1

@@ -139,6 +139,9 @@ def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of `app`'s endpoints with an error object."""
 
     async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code in {404, 405}:
+            text = f"there is no {request.method} {request.url.path} here; /openapi.json lists what there is"
+            error = HTTPException(error.status_code, text, error.headers)
         response = error_response(error, request.url.path)
         if response.status_code == 405 and (methods := _allowed_methods(request)):
             response.headers["allow"] = methods

@@ -95,10 +95,11 @@ class TokenTimer:
         """Take note of one chunk as it arrives."""
         if count := len(chunk.token_ids):
             now = time.perf_counter()
-            self._metrics.tokens_per_step.observe(count)
             if chunk.index in self._last:
+                self._metrics.tokens_per_step.observe(count)
                 self._metrics.gap_seconds.observe((now - self._last[chunk.index]) / count)
             else:
+                # The prefill yields the first token; no verify step does.
                 self._metrics.first_token_seconds.observe(now - self._begun)
             self._last[chunk.index] = now
         if chunk.finish_reason is not None and chunk.receipt is not None:

@@ -69,6 +69,9 @@ class EngineSettings(_Section):
     retained_prefixes: int = Field(default=8, ge=0, description="finished caches kept for prefix reuse")
     kv_tokens: int | None = Field(default=None, ge=64, description="KV slots in all; default: from free memory")
     speculation: bool = True
+    draft_head: str = Field(
+        default="auto", description="EAGLE-3 head: a folder, auto (the one shipped for the model, if any) or none"
+    )
 
 
 class SGLangSettings(_Section):

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.base import EngineStats, ModelInfo
 from agentspec.engines.local.cache_store import CacheStore
@@ -56,7 +57,8 @@ class LocalEngine:
     Args:
         settings: all of them; `engine` and `drafting` matter here.
         repositories: where the indexes that requests name come from.
-        drafter: proposes draft trees; None: `TreeDrafter`. `engine.speculation` switches drafting off.
+        drafter: proposes draft trees; None: `TreeDrafter`, with the target's EAGLE-3 head where it has one.
+            `engine.speculation` switches drafting off.
         processors: further logits processors of a request (a grammar, say), called once per choice.
         load: loads the target.
     """
@@ -72,7 +74,7 @@ class LocalEngine:
     ) -> None:
         self._settings = settings
         self._repositories = repositories
-        self._drafter = drafter or TreeDrafter()
+        self._drafter = drafter
         self._processors = processors
         self._load = load
         self._loaded: _Loaded | None = None
@@ -124,7 +126,8 @@ class LocalEngine:
             repositories=self._repositories,
             processors=self._processors,
         )
-        scheduler = Scheduler(model, caches, self._drafter, StepClock(target.cost), limits)
+        own = TreeDrafter() if target.head is None else FusedDrafter(TreeDrafter(), target.head)
+        scheduler = Scheduler(model, caches, self._drafter or own, StepClock(target.cost), limits)
         self._loaded = _Loaded(target, preparation, caches, scheduler)
         self._model = ModelInfo(target.name, context_length, int(time.time()))
         return scheduler

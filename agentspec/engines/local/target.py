@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agentspec.engines.local.checkpoint import model_folder
+from agentspec.drafters.eagle3.drafter import Eagle3Drafter, shipped_head
+from agentspec.engines.local.checkpoint import Checkpoint, model_folder
 from agentspec.engines.local.cost import cost_curve
 from agentspec.engines.local.hardware import available_memory
 from agentspec.engines.local.model import TargetModel
 from agentspec.engines.local.tokenizer import Tokenizer
+from agentspec.errors import ModelError
 
 if TYPE_CHECKING:
     from agentspec.config import Settings
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 _KV_MEMORY_SHARE = 0.5
 """Part of the free memory that keys and values may take by default."""
+
+EMBEDDING = "model.embed_tokens.weight"
+"""Where Llama-like checkpoints keep the embedding, which EAGLE-3 heads share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,14 @@ class Target:
         model: its forward pass.
         tokenizer: its tokenizer.
         cost: what passes cost here.
+        head: an EAGLE-3 head made for it, or None.
     """
 
     name: str
     model: TargetModel
     tokenizer: Tokenizer
     cost: CostModel
+    head: Eagle3Drafter | None = None
 
 
 def load_target(settings: Settings) -> Target:
@@ -57,7 +64,29 @@ def load_target(settings: Settings) -> Target:
     )
     tokenizer = Tokenizer.load(model_folder(engine.model, settings.cache_directory))
     cost = cost_curve(model, settings.cache_directory)
-    return Target(engine.served_name or Path(engine.model).name, model, tokenizer, cost)
+    head = load_head(settings, model)
+    return Target(engine.served_name or Path(engine.model).name, model, tokenizer, cost, head)
+
+
+def load_head(settings: Settings, model: TargetModel) -> Eagle3Drafter | None:
+    """The EAGLE-3 head that the settings name; None where they name none, or none comes with the model.
+
+    Raises:
+        ModelError: the head cannot be loaded, or was made for another model.
+    """
+    engine = settings.engine
+    if not engine.speculation or engine.draft_head == "none":
+        return None
+    folder = shipped_head(engine.model) if engine.draft_head == "auto" else Path(engine.draft_head).expanduser()
+    if folder is None:
+        return None
+    embedding = Checkpoint(model_folder(engine.model, settings.cache_directory)).fetch(EMBEDDING)
+    if embedding is None:
+        raise ModelError(
+            f"draft heads need {EMBEDDING}, which the weights of {engine.model} lack; set engine.draft_head to none"
+        )
+    layout = model.layout
+    return Eagle3Drafter.load(folder, embedding.to(layout.device), layout.layers, layout.dtype)
 
 
 def kv_slots(layout: KVLayout, wanted: int | None, useful: int) -> int:

@@ -24,6 +24,12 @@ Step = Chunk | float | Exception
 """A chunk to yield, seconds to sleep, or an error to raise."""
 
 
+def tool_call(index: int, call_id: str | None = None, **function: str | None) -> Chunk:
+    """A chunk with a tool-call delta; the first one of a call has its id."""
+    head = {"id": call_id, "type": "function"} if call_id else {}
+    return Chunk(0, tool_calls=({**head, "index": index, "function": function},))
+
+
 class ScriptedEngine:
     """Answers every prompt with `reply`, unless `script` says otherwise.
 

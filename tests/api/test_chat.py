@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentspec.engines.base import ChatPrompt, Chunk, Receipt
+from tests.api.scripted_engine import tool_call
 
 if TYPE_CHECKING:
     import httpx
@@ -187,14 +188,11 @@ def test_logprobs(sdk: openai.OpenAI) -> None:
 
 
 def test_tool_calls_agree_between_stream_and_whole(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
-    def delta(**function: str) -> dict[str, object]:
-        return {"index": 0, "function": function}
-
     engine.script = lambda request: [
         Chunk(0, reasoning="look first"),
-        Chunk(0, tool_calls=({"id": "call-1", "type": "function", **delta(name="read", arguments="")},)),
-        Chunk(0, tool_calls=({"id": None, "type": None, **delta(name=None, arguments='{"path":')},)),
-        Chunk(0, tool_calls=(delta(arguments=' "a.py"}'),)),
+        tool_call(0, "call-1", name="read", arguments=""),
+        tool_call(0, name=None, arguments='{"path":'),
+        tool_call(0, arguments=' "a.py"}'),
         Chunk(0, finish_reason="tool_calls", receipt=Receipt(completion_tokens=9)),
     ]
     whole = sdk.chat.completions.create(model="scripted-model", messages=HELLO).choices[0]

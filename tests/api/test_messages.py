@@ -11,6 +11,7 @@ import pytest
 
 from agentspec.engines.base import Chunk, Receipt
 from agentspec.errors import EngineError, EngineUnavailableError
+from tests.api.scripted_engine import tool_call
 from tests.api.test_disconnect import SLOW, assert_freed_since
 
 if TYPE_CHECKING:
@@ -37,18 +38,14 @@ def claude(server: LiveServer, shared_claude: anthropic.Anthropic) -> anthropic.
 
 
 def tool_script(request: object) -> list[object]:
-    """Text, then two calls whose arguments come in pieces."""
-
-    def delta(index: int, **function: str) -> dict[str, object]:
-        return {"index": index, "function": function}
-
+    """Reasoning, text, then two calls; the arguments of the first come in pieces."""
     return [
         Chunk(0, reasoning="think"),
         Chunk(0, "I look."),
-        Chunk(0, tool_calls=({"id": "call-a", "type": "function", **delta(0, name="read", arguments="")},)),
-        Chunk(0, tool_calls=(delta(0, arguments='{"path":'),)),
-        Chunk(0, tool_calls=(delta(0, arguments=' "a.py"}'),)),
-        Chunk(0, tool_calls=({"id": "call-b", "type": "function", **delta(1, name="list", arguments="{}")},)),
+        tool_call(0, "call-a", name="read", arguments=""),
+        tool_call(0, arguments='{"path":'),
+        tool_call(0, arguments=' "a.py"}'),
+        tool_call(1, "call-b", name="list", arguments="{}"),
         Chunk(0, finish_reason="tool_calls", receipt=Receipt(prompt_tokens=9, cached_tokens=4, completion_tokens=7)),
     ]
 
@@ -116,8 +113,8 @@ def test_tool_use_deltas_reassemble(claude: anthropic.Anthropic, engine: Scripte
 
 
 def test_arguments_that_are_no_object_are_not_lost(claude: anthropic.Anthropic, engine: ScriptedEngine) -> None:
-    call = {"index": 0, "id": "c", "function": {"name": "read", "arguments": '{"path": '}}
-    engine.script = lambda request: [Chunk(0, tool_calls=(call,)), Chunk(0, finish_reason="tool_calls")]
+    call = tool_call(0, "c", name="read", arguments='{"path": ')
+    engine.script = lambda request: [call, Chunk(0, finish_reason="tool_calls")]
     message = claude.messages.create(model=MODEL, max_tokens=9, messages=HELLO)
     assert message.content[0].input == {"arguments": '{"path": '}
 

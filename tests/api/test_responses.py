@@ -13,6 +13,7 @@ from agentspec.api.response_store import KeptResponse, ResponseStore
 from agentspec.api.schemas.responses import ResponseBody
 from agentspec.engines.base import Chunk, Receipt
 from agentspec.errors import EngineError, NotFoundError
+from tests.api.scripted_engine import tool_call
 from tests.api.test_disconnect import SLOW, assert_freed_since, wait_for
 from tests.api.test_errors import assert_error
 
@@ -34,19 +35,15 @@ TOOLS = [
 
 def tool_script(request: object) -> list[object]:
     """Reasoning, text, a function call and a call of a custom tool, the arguments in pieces."""
-
-    def delta(index: int, **function: str) -> dict[str, object]:
-        return {"index": index, "function": function}
-
     return [
         Chunk(0, reasoning="think"),
         Chunk(0, "I look."),
-        Chunk(0, tool_calls=({"id": "call-a", "type": "function", **delta(0, name="read", arguments="")},)),
-        Chunk(0, tool_calls=(delta(0, arguments='{"path":'),)),
-        Chunk(0, tool_calls=(delta(0, arguments=' "a.py"}'),)),
-        Chunk(0, tool_calls=({"id": "call-b", "type": "function", **delta(1, name="apply_patch")},)),
-        Chunk(0, tool_calls=(delta(1, arguments='{"input": "*** Begin'),)),
-        Chunk(0, tool_calls=(delta(1, arguments='\\n+x"}'),)),
+        tool_call(0, "call-a", name="read", arguments=""),
+        tool_call(0, arguments='{"path":'),
+        tool_call(0, arguments=' "a.py"}'),
+        tool_call(1, "call-b", name="apply_patch"),
+        tool_call(1, arguments='{"input": "*** Begin'),
+        tool_call(1, arguments='\\n+x"}'),
         Chunk(0, finish_reason="tool_calls", receipt=Receipt(prompt_tokens=9, cached_tokens=4, completion_tokens=7)),
     ]
 

@@ -1,0 +1,55 @@
+"""Contenders on traces over a real index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from agentspec.benchmarking.baselines import BASELINES
+from agentspec.benchmarking.comparison import CHAIN_LENGTHS, PATH_PROBABILITIES, compare, contenders
+from agentspec.benchmarking.git_history import recorded_edits
+from agentspec.benchmarking.repository import indexed
+from agentspec.benchmarking.traces import Document, build_traces
+from agentspec.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from .conftest import ByteCodec, ScratchRepository
+
+
+def test_every_drafter_is_tried_at_every_setting() -> None:
+    names = [contender.name for contender in contenders(["agentspec", *BASELINES])]
+    assert names.count("agentspec") == len(PATH_PROBABILITIES)
+    assert names.count("none") == 1
+    assert names.count("suffix") == len(CHAIN_LENGTHS)
+    with pytest.raises(InvalidRequestError, match="psychic"):
+        contenders(["psychic"])
+
+
+def test_text_that_is_only_in_the_repository_helps_those_who_read_it(
+    repository: ScratchRepository, codec: ByteCodec
+) -> None:
+    secret = "".join(f"value_{number * 7919 % 1000} = {number}\n" for number in range(40))
+    repository.commit("start", main_py="a = 1\n", store_py=secret)
+    repository.commit("copy", main_py="a = 1\n" + secret)
+    traces = build_traces(recorded_edits(repository.root, 5), codec, ["whole-file"], max_tokens=10_000)
+    ticks: list[None] = []
+    rows = compare(
+        traces, contenders(["none", "suffix", "suffix+repository", "agentspec"]), None, lambda: ticks.append(None)
+    )
+    assert len(ticks) == 1
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row.drafter] = max(best.get(row.drafter, 0.0), row.summary.tokens_per_step)
+    assert best["none"] == 1.0
+    assert best["suffix+repository"] > 3 * best["suffix"]
+    assert best["agentspec"] > 3 * best["suffix"]
+
+
+def test_an_index_holds_what_the_documents_say() -> None:
+    first, second = np.arange(5, dtype=np.int32), np.arange(3, dtype=np.int32)
+    documents = [Document("a.py", first), Document("b.py", second), Document("c.py", first), Document("a.py", second)]
+    with indexed(documents, vocabulary_size=10) as snapshot:
+        held = {document.path: snapshot.tokens(document).tolist() for document in snapshot.documents()}
+    assert held == {"a.py": [0, 1, 2], "b.py": [0, 1, 2], "c.py": [0, 1, 2, 3, 4]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentspec.engines.local.prefix_cache import CachedText, PrefixCache
+from agentspec.engines.local.prefix_cache import CachedText, PrefixCache, common_prefix
 from agentspec.errors import OverloadedError
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class CacheStore:
             caches[0].copy_prefix(donor.cache, shared)
         return caches
 
+    def extend(self, cache: KVCache, prompt: NDArray[np.int32], running: Iterable[CachedText]) -> None:
+        """Copy a longer beginning of `prompt` into its cache, where one has become known since it was reserved."""
+        donor, shared = self._longest_prefix(prompt, running)
+        if donor is not None and shared > cache.length:
+            cache.copy_prefix(donor.cache, shared)
+
     def retain(self, text: CachedText) -> None:
         """Keep the cache of a finished text for later prompts."""
         self._prefixes.retain(text)
@@ -102,7 +108,7 @@ class CacheStore:
         usable = prompt[:-1]
         best: tuple[CachedText | None, int] = (None, 0)
         for text in [*self._prefixes.texts, *running]:
-            shared = text.common_prefix(usable)
+            shared = common_prefix(text.tokens, usable)
             if shared > best[1]:
                 best = (text, shared)
         return best

@@ -11,9 +11,11 @@ from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.base import EngineStats, ModelInfo
 from agentspec.engines.local.cache_store import CacheStore
+from agentspec.engines.local.events import Failure
 from agentspec.engines.local.kv_cache import KVPool
+from agentspec.engines.local.limits import Limits
 from agentspec.engines.local.preparation import Preparation
-from agentspec.engines.local.scheduler import Failure, Limits, Scheduler
+from agentspec.engines.local.scheduler import Scheduler
 from agentspec.engines.local.speculation import StepClock
 from agentspec.engines.local.target import kv_slots, load_target
 from agentspec.engines.local.worker import Worker
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from agentspec.config import Settings
     from agentspec.drafters.base import Drafter
     from agentspec.engines.base import ChatPrompt, Chunk, GenerationRequest
+    from agentspec.engines.local.events import Event
     from agentspec.engines.local.preparation import ProcessorFactory, RepositorySource
     from agentspec.engines.local.request import Generation
-    from agentspec.engines.local.scheduler import Event
     from agentspec.engines.local.target import Target
 
 _RETRY_BOUNDS = (1.0, 30.0)

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from agentspec.engines.local.kv_cache import KVCache, KVPool
 
 
+def common_prefix(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Number of leading tokens that two texts share."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if len(different) else length
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedText:
     """A cache and the text it holds.
@@ -24,12 +31,6 @@ class CachedText:
 
     tokens: NDArray[np.int32]
     cache: KVCache
-
-    def common_prefix(self, prompt: NDArray[np.int32]) -> int:
-        """Number of leading tokens that `prompt` shares with this text."""
-        length = min(len(self.tokens), len(prompt))
-        different = np.flatnonzero(self.tokens[:length] != prompt[:length])
-        return int(different[0]) if len(different) else length
 
 
 class PrefixCache:
@@ -57,7 +58,7 @@ class PrefixCache:
         """Keep a cache. One whose text only begins this one is dropped, and the oldest ones beyond the limit."""
         length = len(text.tokens)
         for held in self.texts:
-            if len(held.tokens) <= length and held.common_prefix(text.tokens) == len(held.tokens):
+            if len(held.tokens) <= length and common_prefix(held.tokens, text.tokens) == len(held.tokens):
                 self._drop(held)
         self._texts.append(text)
         while len(self._texts) > self._limit:

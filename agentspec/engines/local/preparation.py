@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from agentspec.engines.base import GenerationRequest
     from agentspec.engines.local.cache_store import CacheStore
-    from agentspec.engines.local.scheduler import Limits
+    from agentspec.engines.local.limits import Limits
     from agentspec.engines.local.tokenizer import Tokenizer
     from agentspec.index.snapshot import Snapshot
     from agentspec.kernels.processors import LogitsProcessor

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentspec.drafters.base import DraftRequest
     from agentspec.drafters.tree import DraftTree
     from agentspec.engines.base import FinishReason, GenerationRequest
+    from agentspec.engines.local.cache_store import CacheStore
     from agentspec.engines.local.kv_cache import KVCache
     from agentspec.engines.local.tokenizer import Tokenizer
     from agentspec.kernels.sampling import Draw, Sampler
@@ -167,6 +168,12 @@ class Generation:
         choices: one per wanted choice.
         draft: what the drafter may know; None decodes plainly.
         warnings: why something asked for will not be done.
+
+    Attributes:
+        phase: where it stands.
+        begun: whether a first chunk of the prompt went through the target.
+        turn: rises with every chunk of any prompt; who has the lowest is next.
+        cached_tokens: leading prompt tokens that were not computed for it.
     """
 
     def __init__(
@@ -187,6 +194,8 @@ class Generation:
         self.queue_seconds = 0.0
         self.prefill_seconds = 0.0
         self.cached_tokens = 0
+        self.turn = 0
+        self.begun = False
         self.prompt_streams: list[tuple[int, Tensor]] = []
 
     def text(self, choice: Choice) -> CachedText:
@@ -199,9 +208,16 @@ class Generation:
         """Leave the queue with one cache per choice; what the first one holds is a beginning of the prompt."""
         self.phase = Phase.PREFILL
         self.queue_seconds = time.perf_counter() - self.arrived
-        self.cached_tokens = caches[0].length
         for choice, cache in zip(self.choices, caches, strict=True):
             choice.cache = cache
+
+    def begin_prefill(self, store: CacheStore, running: Sequence[Generation]) -> None:
+        """Before the first chunk: take over what has become known of the prompt since the admission."""
+        cache = self.choices[0].cache
+        assert cache is not None
+        store.extend(cache, self.prompt, [other.text(other.choices[0]) for other in running if other is not self])
+        self.begun = True
+        self.cached_tokens = cache.length
 
     def finish(self) -> None:
         """Let go of everything that is not the caller's."""

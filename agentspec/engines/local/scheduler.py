@@ -17,7 +17,9 @@ import torch
 
 from agentspec.drafters.base import Budget, StreamDrafter
 from agentspec.drafters.tree import ROOT
+from agentspec.engines.local.events import Failure, Progress
 from agentspec.engines.local.model import SequenceInput
+from agentspec.engines.local.prompts import Prompts
 from agentspec.engines.local.request import Phase
 from agentspec.errors import AgentspecError, EngineError
 from agentspec.kernels.acceptance import walk
@@ -27,66 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentspec.drafters.base import Drafter
-    from agentspec.engines.base import Chunk
     from agentspec.engines.local.cache_store import CacheStore
+    from agentspec.engines.local.events import Event
+    from agentspec.engines.local.limits import Limits
     from agentspec.engines.local.model import TargetModel
     from agentspec.engines.local.request import Choice, Generation
     from agentspec.engines.local.speculation import StepClock
     from agentspec.kernels.sampling import Draw
 
 _log = structlog.get_logger(__name__)
-
-PREFILL_SECONDS = 0.08
-"""Length of a pass over prompts: a cancelled request occupies the target for no longer."""
-
-PREFILL_SECONDS_SHARED = 0.04
-"""The same when others are decoding, whose next token waits for it."""
-
-PREFILL_MULTIPLE = 64
-"""Chunks end at multiples of this, and are at least as long."""
-
-PREFILL_MOST = 2048
-"""Most prompt tokens in one pass, however fast the target is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of what runs at once.
-
-    Attributes:
-        max_running: requests admitted at once.
-        max_nodes: most drafted nodes of one choice in one step; its cache has room for them.
-        max_depth: deepest draft.
-        min_path_prob: see `agentspec.drafters.base.Budget`.
-    """
-
-    max_running: int
-    max_nodes: int
-    max_depth: int
-    min_path_prob: float
-
-    def slots(self, prompt: int, max_new: int) -> int:
-        """KV slots that one choice needs at most."""
-        return prompt + max_new + self.max_nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A choice has more text, and perhaps its end."""
-
-    generation: Generation
-    chunk: Chunk
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A generation is over because of an error."""
-
-    generation: Generation
-    error: AgentspecError
-
-
-Event = Progress | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +78,7 @@ class Scheduler:
         self._capture = drafter.capture if isinstance(drafter, StreamDrafter) else ()
         self._clock = clock
         self._limits = limits
-        self._chunk = clock.tokens_within(PREFILL_SECONDS, PREFILL_MULTIPLE, PREFILL_MOST)
-        self._shared_chunk = clock.tokens_within(PREFILL_SECONDS_SHARED, PREFILL_MULTIPLE, PREFILL_MOST)
+        self._prompts = Prompts(caches, clock)
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._memory_full = False
@@ -175,7 +125,10 @@ class Scheduler:
         """One forward pass, and what follows from it."""
         self._admit()
         work = self._verify_work()
-        work += self._prefill_work(self._shared_chunk if work else self._chunk)
+        work += [
+            _Work(generation, generation.choices[0], inputs)
+            for generation, inputs in self._prompts.chunks(self._running, decoding=bool(work))
+        ]
         if work:
             self._run(work)
         return self._take_events()
@@ -186,7 +139,7 @@ class Scheduler:
             caches = self._caches.reserve(
                 generation.prompt,
                 [self._limits.slots(len(generation.prompt), choice.max_new) for choice in generation.choices],
-                [running.text(running.choices[0]) for running in self._running if running.choices[0].cache is not None],
+                [running.text(running.choices[0]) for running in self._running],
             )
             if caches is None:
                 # First come, first served: what is behind it waits too, until something ends.
@@ -219,26 +172,6 @@ class Scheduler:
             drafting.skip()
         rows = verify_rows(drafting.tree, choice.generated[-1], choice.cache.length)
         return SequenceInput(choice.cache, rows.tokens, rows.positions, rows.mask)
-
-    def _prefill_work(self, tokens: int) -> list[_Work]:
-        """Chunks of as many prompts as `tokens` reach for."""
-        work = []
-        for generation in [running for running in self._running if running.phase is Phase.PREFILL]:
-            cache = generation.choices[0].cache
-            assert cache is not None
-            start, whole = cache.length, len(generation.prompt)
-            end = min((start + tokens) // PREFILL_MULTIPLE * PREFILL_MULTIPLE, whole)
-            if end <= start:
-                break
-            tokens -= end - start
-            last = torch.tensor([end - start - 1] if end == whole else [], dtype=torch.int64)
-            chunk = torch.from_numpy(generation.prompt[start:end]).long()
-            inputs = SequenceInput(cache, chunk, torch.arange(start, end), logit_rows=last)
-            work.append(_Work(generation, generation.choices[0], inputs))
-            # Whoever had a chunk goes to the end, so that long prompts take turns.
-            self._running.remove(generation)
-            self._running.append(generation)
-        return work
 
     def _run(self, work: Sequence[_Work]) -> None:
         started = time.perf_counter()

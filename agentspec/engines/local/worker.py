@@ -14,8 +14,9 @@ from agentspec.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentspec.engines.local.events import Event
     from agentspec.engines.local.request import Generation
-    from agentspec.engines.local.scheduler import Event, Scheduler
+    from agentspec.engines.local.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
 

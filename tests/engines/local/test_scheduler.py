@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from agentspec.engines.local.cache_store import CacheStore
+from agentspec.engines.local.events import Failure
 from agentspec.engines.local.kv_cache import KVPool
+from agentspec.engines.local.limits import Limits
 from agentspec.engines.local.preparation import Preparation
+from agentspec.engines.local.prompts import CHUNK_MULTIPLE, PASS_SECONDS_SHARED
 from agentspec.engines.local.request import Phase
-from agentspec.engines.local.scheduler import PREFILL_MULTIPLE, PREFILL_SECONDS_SHARED, Failure, Limits, Scheduler
+from agentspec.engines.local.scheduler import Scheduler
 from agentspec.engines.local.speculation import StepClock
 from tests.engines.local.running import ask
 from tests.engines.local.scripted_drafters import ScriptedDrafter, noisy_oracle, tree_from_edges
@@ -130,7 +133,7 @@ def test_a_long_prompt_does_not_stall_others(tiny):
     for step in range(1, 4):
         bench.step()
         assert len(bench.tokens("short")) == before + step
-    assert max(sum(one) for one in bench.model.passes) <= PREFILL_SECONDS_SHARED / 0.0005 + 1
+    assert max(sum(one) for one in bench.model.passes) <= PASS_SECONDS_SHARED / 0.0005 + 1
     bench.finish()
     assert len(bench.tokens("long")) == 4
 
@@ -144,7 +147,31 @@ def test_chunks_end_at_round_positions(tiny):
         bench.step()
         for generation in bench.scheduler._running:
             if generation.phase is Phase.PREFILL:
-                assert generation.choices[0].cache.length % PREFILL_MULTIPLE == 0
+                assert generation.choices[0].cache.length % CHUNK_MULTIPLE == 0
+
+
+def test_prompts_that_begin_alike_are_computed_once(tiny):
+    """A burst over one long document: the first computes it, the others wait and copy."""
+    bench = Bench(tiny)
+    document = long_prompt(300)
+    for number in range(4):
+        bench.submit(ask(id=str(number), prompt=(*document, 7, 20 + number), max_tokens=1))
+    other = bench.submit(ask(id="other", prompt=long_prompt(100, first=9), max_tokens=2))
+    bench.finish()
+    assert sum(sum(one) for one in bench.model.passes) == 302 + 3 + 100 + 1
+    assert [bench.chunks[str(number)][-1].receipt.cached_tokens for number in range(4)] == [0, 301, 301, 301]
+    assert other.cached_tokens == 0
+
+
+def test_who_waits_for_an_aborted_prompt_computes_it(tiny):
+    bench = Bench(tiny)
+    first = bench.submit(ask(id="a", prompt=long_prompt(300), max_tokens=1))
+    bench.submit(ask(id="b", prompt=(*long_prompt(290), 5), max_tokens=1))
+    bench.step()
+    bench.abort(first)
+    bench.finish()
+    assert len(bench.tokens("b")) == 1
+    assert sum(sum(one) for one in bench.model.passes) == 291
 
 
 def test_prompts_take_turns(tiny):

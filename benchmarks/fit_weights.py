@@ -27,7 +27,7 @@ from traces import Traces  # type: ignore[import-not-found]
 from agentspec.drafters import _native
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
-from agentspec.drafters.weights import SHAPES, Weights, read_weights, write_weights
+from agentspec.drafters.weights import SHAPES, Weights, write_weights
 from agentspec.index.store import IndexStore
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 SEED = 20
 REPLAY_BUDGET = Budget(max_nodes=96, max_depth=256, min_path_prob=0.05)
-OBSERVED_DEPTH = 48
+OBSERVED_DEPTH = 200
 """Nodes along the true continuation that are noted at each step."""
 EASY = 0.97
 """Nodes whose first proposal is this likely and right are thinned out..."""
-EASY_KEPT = 0.1
+EASY_KEPT = 0.05
 """...to this share, and weigh accordingly more."""
 CANDIDATE_NODES = 60_000
 """Nodes that the first stage is fitted on."""
@@ -66,6 +66,19 @@ class Rows:
     features: NDArray[np.float32]
     hits: NDArray[np.uint8]
     weight: NDArray[np.float32]
+
+
+def neutral_weights() -> Weights:
+    """Weights before any fitting: a longer match weighs more, and a token's probability is about its share."""
+    weights = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    length = np.minimum([0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32], 12).astype(np.float32)
+    weights["origin_match"][:] = 0.6 * length
+    weights["none"][:] = 1 + 0.3 * length
+    weights["hidden"][_native.NODE_FEATURES, 0] = 1  # log share / 4
+    weights["hidden_bias"][0] = 2
+    weights["output"][0] = 6
+    weights["output_bias"][:] = -10
+    return weights
 
 
 def snapshot_of(traces: Any, number: int, folder: Path) -> Snapshot:
@@ -110,10 +123,10 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, folder: Path, weights: Weights) -> dict[int, Rows]:
-    """Rows by stream number."""
+def observe_all(traces: Any, folder: Path, weights: Weights, numbers: list[int] | None = None) -> dict[int, Rows]:
+    """Rows by stream number, of all streams or of some."""
     drafter, draw, rows = TreeDrafter(_native.Ranker(weights)), np.random.default_rng(SEED), {}
-    for number in traces.select():
+    for number in traces.select() if numbers is None else numbers:
         meta = traces.meta[number]
         request = DraftRequest(
             traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec()
@@ -209,9 +222,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
     parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes; kept for the next run")
     parser.add_argument("--out", type=Path, required=True, help="folder for the fitted weights")
-    parser.add_argument("--start", type=Path, help="weights to start from; default: the shipped ones")
-    parser.add_argument("--rounds", type=int, default=2, help="how often both stages are repeated")
-    parser.add_argument("--epochs", type=int, default=4, help="of the network")
+    parser.add_argument("--epochs", type=int, default=5, help="of the network")
     parser.add_argument("--only", nargs="*", help="names of the files to write; default: all of them")
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
@@ -221,20 +232,17 @@ def main() -> None:
         f"without-{k}": [number for number in fold if fold[number] != k] for k in range(FOLDS)
     }
     targets = {name: numbers for name, numbers in targets.items() if name in (arguments.only or targets)}
-    start = read_weights(arguments.start)
-    fitted = dict.fromkeys(targets, start)
-    for turn in range(arguments.rounds):
-        # The first stage's rows hold candidates, which no weight changes; the weights of the replay decide only where
-        # along the streams the ranker is asked.
-        if turn == 0:
-            candidate_rows = observe_all(traces, arguments.index, start)
-        for name, numbers in targets.items():
-            print(name, flush=True)
-            fitted[name] = fit_candidates([candidate_rows[number] for number in numbers], fitted[name])
-        for name, numbers in targets.items():
-            rows = observe_all(traces, arguments.index, fitted[name])
-            print(name, flush=True)
-            fitted[name] = fit_network([rows[number] for number in numbers], fitted[name], arguments.epochs)
+    start = neutral_weights()
+    rows = observe_all(traces, arguments.index, start)
+    fitted = {}
+    for name, numbers in targets.items():
+        print(name, flush=True)
+        fitted[name] = fit_candidates([rows[number] for number in numbers], start)
+    for name, numbers in targets.items():
+        # The features hold sums of the first stage's weights, so each set of weights needs its own look.
+        rows = observe_all(traces, arguments.index, fitted[name], numbers)
+        print(name, flush=True)
+        fitted[name] = fit_network(list(rows.values()), fitted[name], arguments.epochs)
     for name, weights in fitted.items():
         write_weights(weights, arguments.out / f"{name}.json")
 

@@ -10,6 +10,7 @@ RELATIONS: int
 RECENCIES: int
 MATCH_BUCKETS: int
 FEATURES: int
+NODE_FEATURES: int
 HIDDEN: int
 
 class Ranker:

@@ -37,6 +37,7 @@ def write(path: Path, documents: list[list[int]]) -> Segment:
     return write_segment(path, indexed, VOCABULARY)
 
 
+@settings(deadline=None)
 @given(text=texts, context=st.lists(tokens, max_size=70), limit=st.integers(0, 9), enough=st.integers(0, 9))
 def test_a_text_in_memory_yields_the_same_places_as_a_plain_search(
     text: list[int], context: list[int], limit: int, enough: int
@@ -49,6 +50,7 @@ def test_a_text_in_memory_yields_the_same_places_as_a_plain_search(
     assert len(found) <= limit
 
 
+@settings(deadline=None)
 @given(text=texts, context=texts)
 def test_all_places_are_found_when_the_limit_allows(text: list[int], context: list[int]) -> None:
     positions, matches = IndexedText(int32(text)).find(int32(context), 100, 100)
@@ -56,7 +58,7 @@ def test_all_places_are_found_when_the_limit_allows(text: list[int], context: li
 
 
 @given(documents=st.lists(texts, min_size=1, max_size=5), data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_segment_yields_the_longest_matches_first_and_only_live_documents(
     tmp_path: Path, documents: list[list[int]], data: st.DataObject
 ) -> None:

@@ -37,7 +37,7 @@ def share_weights(slope: float, offset: float) -> Weights:
     weights = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
     weights["origin_match"][:] = np.linspace(0, 5, weights["origin_match"].shape[1])
     weights["none"][:] = np.linspace(1, 3, len(weights["none"]))
-    weights["hidden"][0, 0] = 1  # feature 0 is log share / 4; the bias keeps relu linear down to share = exp(-8)
+    weights["hidden"][_native.NODE_FEATURES, 0] = 1  # log share / 4; the bias keeps relu linear down to share = exp(-8)
     weights["hidden_bias"][0] = 2
     weights["output"][0] = 4 * slope
     weights["output_bias"][:] = offset - 8 * slope

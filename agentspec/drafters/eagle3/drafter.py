@@ -35,9 +35,10 @@ class Eagle3Drafter:
 
     def __init__(self, head: Eagle3Head, embedding: Tensor, layers: int, growth: Growth | None = None) -> None:
         self.capture = head.config.capture or default_capture(layers)
-        if not 0 <= self.capture[0] < self.capture[-1] < layers:
+        low, middle, high = self.capture
+        if not 0 <= low < middle < high < layers:
             raise ModelError(
-                f"the draft head reads the target's layers {list(self.capture)}; this model has {layers} layers"
+                f"the draft head reads the target's layers {list(self.capture)}, not three of this model's {layers} in order"
             )
         self._head = head
         self._embedding = embedding.to(head.fc.weight.dtype)
@@ -67,4 +68,6 @@ class Eagle3Drafter:
 def shipped_head(model: str) -> Path | None:
     """The folder of the head that comes with the package for the pulled model `model`, if one does."""
     folder = SHIPPED / model
-    return folder if (folder / "model.safetensors").is_file() else None
+    # A model named by its path is none that a head is shipped for, though an absolute path would stand for itself here.
+    shipped = folder.parent == SHIPPED and (folder / "model.safetensors").is_file()
+    return folder if shipped else None

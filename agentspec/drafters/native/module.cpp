@@ -190,6 +190,7 @@ NB_MODULE(_native, m) {
   m.attr("RECENCIES") = kRecencies;
   m.attr("MATCH_BUCKETS") = kMatchBuckets;
   m.attr("FEATURES") = kFeatures;
+  m.attr("NODE_FEATURES") = kNodeFeatures;
   m.attr("HIDDEN") = kHidden;
 
   nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,3 +72,9 @@ class Checkpoint:
         """The tensor `name` in its stored type, or None."""
         file = self._file_of.get(name)
         return None if file is None else file.get_tensor(name)
+
+    @property
+    def elements(self) -> int:
+        """Numbers in all tensors together."""
+        shapes = (file.get_slice(name).get_shape() for name, file in self._file_of.items())
+        return sum(math.prod(shape) for shape in shapes)

@@ -9,9 +9,12 @@ from transformers import AutoConfig, GenerationConfig
 
 from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.checkpoint import Checkpoint, model_folder
+from agentspec.engines.local.hardware import available_memory
 from agentspec.engines.local.model import ModelRuntime
+from agentspec.engines.local.native_model import NativeModel
 from agentspec.engines.local.torch_model import TorchModel
 from agentspec.engines.local.transformers_model import TransformersModel
+from agentspec.engines.local.tuning import fastest_dtype, fastest_threads
 from agentspec.errors import ModelError
 
 if TYPE_CHECKING:
@@ -36,16 +39,36 @@ def load_model(
     where = _device(device)
     runtime = ModelRuntime(
         device=where,
-        dtype=_dtype(dtype, where),
+        dtype=_dtype(dtype, where, cache_directory),
         context_length=_context_length(config.get_text_config(), context_length),
         eos_token_ids=_end_tokens(config, folder),
     )
-    if where.type == "cpu" and threads is not None:
-        torch.set_num_threads(threads)
     architecture = Architecture.of(config)
     if architecture is None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         return TransformersModel(folder, config, runtime)
-    return TorchModel(architecture, Checkpoint(folder).fetch, runtime)
+    checkpoint = Checkpoint(folder)
+    _check_memory(checkpoint, runtime)
+    if where.type != "cpu" or not NativeModel.computes(architecture):
+        return TorchModel(architecture, checkpoint.fetch, runtime)
+    # What is left to torch beside the native forward is small; its own thread pool would spin on our cores.
+    torch.set_num_threads(1)
+    native = NativeModel(architecture, checkpoint.fetch, runtime, threads=threads or 1)
+    if threads is None:
+        native.threads = fastest_threads(native, cache_directory)
+    return native
+
+
+def _check_memory(checkpoint: Checkpoint, runtime: ModelRuntime) -> None:
+    needed = checkpoint.elements * runtime.dtype.itemsize
+    cuda = runtime.device.type == "cuda"
+    free = torch.cuda.mem_get_info(runtime.device)[0] if cuda else available_memory()
+    if needed > free:
+        raise ModelError(
+            f"the model's weights take {needed / 2**30:.1f} GiB as {runtime.dtype}, and {free / 2**30:.1f} GiB of "
+            "memory are free; choose a smaller model, or bfloat16 where this was float32"
+        )
 
 
 def _device(name: str) -> torch.device:
@@ -58,9 +81,9 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def _dtype(name: str, device: torch.device, cache_directory: Path) -> torch.dtype:
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        return fastest_dtype(cache_directory) if device.type == "cpu" else torch.bfloat16
     if name == "float16" and device.type == "cpu":
         raise ModelError("float16 is not computed on the CPU; use bfloat16 or float32")
     return DTYPES[name]

@@ -150,6 +150,18 @@ class TargetModel(ABC):
         return KVCache(self.layout, capacity)
 
     @property
+    def fingerprint(self) -> str:
+        """Everything that the speed of a pass depends on, besides the machine."""
+        return f"{type(self).__name__} {self.layout} {self.vocab_size}"
+
+    def synchronise(self) -> None:
+        """Wait until everything that was asked of the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+    @property
     def device(self) -> torch.device:
         """Where logits and caches live."""
         return self.layout.device

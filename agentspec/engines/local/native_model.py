@@ -104,6 +104,13 @@ class NativeModel(TargetModel):
         self._threads = threads
         self._decoder.set_threads(threads)
 
+    @property
+    def fingerprint(self) -> str:
+        """See `TargetModel.fingerprint`."""
+        shape = self.architecture
+        sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.intermediate)
+        return f"{super().fingerprint} {sizes} {self.instruction_set} {self.threads}"
+
     @torch.inference_mode()
     def forward_with_hidden(self, inputs: Sequence[SequenceInput], capture: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """See `TargetModel.forward_with_hidden`."""
@@ -161,7 +168,7 @@ class NativeModel(TargetModel):
 def _stored(tensor: Tensor) -> NDArray[Any]:
     """The tensor's memory as numpy sees it; bfloat16 as the 16-bit integers that hold it."""
     bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    array: NDArray[Any] = bits.contiguous().numpy()
+    array: NDArray[Any] = bits.numpy()
     return array
 
 

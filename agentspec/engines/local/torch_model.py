@@ -36,6 +36,11 @@ class TorchModel(TargetModel):
         self._head = self._embedding if outer.head is outer.embedding else outer.head.to(device, dtype)
         self._frequencies = architecture.inverse_frequencies.to(device)
 
+    @property
+    def fingerprint(self) -> str:
+        """See `TargetModel.fingerprint`."""
+        return f"{super().fingerprint} {self.architecture.hidden} {self.architecture.intermediate}"
+
     @torch.inference_mode()
     def forward_with_hidden(self, inputs: Sequence[SequenceInput], capture: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """See `TargetModel.forward_with_hidden`."""

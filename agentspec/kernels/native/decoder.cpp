@@ -9,6 +9,8 @@ namespace {
 
 // Below this many rows, handing row-wise work to other threads costs more than it saves.
 constexpr int64_t kRowsWorthSharing = 6;
+// Runs of panels handed to each thread: enough that none waits long for another, few enough that most are long.
+constexpr int64_t kRunsPerThread = 5;
 
 template <class T>
 void grow(std::vector<T>& buffer, int64_t size) {
@@ -88,19 +90,34 @@ void Decoder::normalise(const float* stream, int64_t rows, const std::vector<flo
   });
 }
 
+// Calls `body(product, panel)` for every panel of the matrix. Panels are handed out in runs of neighbours, each of
+// which fetches the one behind it.
+template <class Body>
+void Decoder::each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body) {
+  if (rows == 0) return;  // no logits were wanted
+  const int64_t panels = matrix.panels();
+  const int64_t run = std::max<int64_t>(1, panels / (pool_->threads() > 1 ? kRunsPerThread * pool_->threads() : 1));
+  pool_->run(static_cast<uint32_t>((panels + run - 1) / run), [&](uint32_t number, int) {
+    const int64_t end = std::min(panels, (number + 1) * run);
+    for (int64_t panel = number * run; panel < end; ++panel) {
+      const int64_t next = std::min(panel + 1, panels - 1);
+      body(PanelProduct{activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel), matrix.panel(next)},
+           panel);
+    }
+  });
+}
+
 void Decoder::multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add) {
   const auto function = add ? kernels_.product_add : kernels_.product;
-  pool_->run(static_cast<uint32_t>(matrix.panels()), [&](uint32_t panel, int) {
-    function({activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)},
-             out + int64_t{panel} * kPanelColumns, matrix.columns(), matrix.width(panel));
+  each_panel(matrix, activations, rows, [&](const PanelProduct& product, int64_t panel) {
+    function(product, out + panel * kPanelColumns, matrix.columns(), matrix.width(panel));
   });
 }
 
 void Decoder::multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out) {
   constexpr int64_t half = kPanelColumns / 2;
-  pool_->run(static_cast<uint32_t>(matrix.panels()), [&](uint32_t panel, int) {
-    kernels_.product_gated({activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)},
-                           out + int64_t{panel} * half * kernels_.activation_bytes, matrix.columns() / 2);
+  each_panel(matrix, activations, rows, [&](const PanelProduct& product, int64_t panel) {
+    kernels_.product_gated(product, out + panel * half * kernels_.activation_bytes, matrix.columns() / 2);
   });
 }
 

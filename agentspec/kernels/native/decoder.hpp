@@ -75,6 +75,8 @@ class Decoder {
   template <class Body>
   void each_row(int64_t rows, const Body& body);
   void normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations);
+  template <class Body>
+  void each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body);
   void multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add);
   void multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out);
   void rotate_and_store(const Batch& batch, size_t index);

@@ -43,6 +43,7 @@ struct PanelProduct {
   int64_t depth;
   const void* panel;  // see PackedMatrix
   const float* bias;  // [kPanelColumns], or null
+  const void* next;   // the panel that this thread will most likely read next: fetched into the cache meanwhile
 };
 
 // A function table. "Activations" are rows in the format that `product` reads, `activation_bytes` an element.

@@ -26,6 +26,7 @@ constexpr int kTileRows = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
 constexpr int kScoreRows = kLanes == 16 ? 12 : 4;
 constexpr int kMixRows = kLanes == 16 ? 6 : 3;
 constexpr int kMixVectors = 4;
+constexpr int64_t kCacheLine = 64;
 
 struct Bfloat16 {
   uint16_t bits;
@@ -112,10 +113,21 @@ struct Activation<Bfloat16> {
 };
 #endif
 
+// Fetches part of the next panel while this one is multiplied: memory and arithmetic units work at the same time.
+struct Ahead {
+  const char* from;
+  int64_t stride;  // bytes a step
+  void operator()(int64_t step) const {
+    __builtin_prefetch(from + step * stride, 0, 2);
+    __builtin_prefetch(from + step * stride + kCacheLine, 0, 2);
+  }
+};
+
 template <int kRows>
 inline void accumulate(Vector (&sums)[kRows][kPanelVectors], const float* panel, const float* activations,
-                       int64_t depth) {
+                       int64_t depth, const Ahead& ahead) {
   for (int64_t k = 0; k < depth; ++k) {
+    ahead(k);
     Vector weights[kPanelVectors];
 #pragma GCC unroll 16
     for (int c = 0; c < kPanelVectors; ++c) weights[c] = load(panel + k * kPanelColumns + c * kLanes);
@@ -131,10 +143,11 @@ inline void accumulate(Vector (&sums)[kRows][kPanelVectors], const float* panel,
 #if defined(__AVX512BF16__)
 template <int kRows>
 inline void accumulate(Vector (&sums)[kRows][kPanelVectors], const Bfloat16* panel, const Bfloat16* activations,
-                       int64_t depth) {
+                       int64_t depth, const Ahead& ahead) {
   const auto* pairs = reinterpret_cast<const char*>(activations);
   const auto* weights_at = reinterpret_cast<const char*>(panel);
   for (int64_t k = 0; k < depth / 2; ++k) {
+    ahead(k);
     __m512bh weights[kPanelVectors];
 #pragma GCC unroll 16
     for (int c = 0; c < kPanelVectors; ++c) {
@@ -155,8 +168,9 @@ inline void accumulate(Vector (&sums)[kRows][kPanelVectors], const Bfloat16* pan
 #else
 template <int kRows>
 inline void accumulate(Vector (&sums)[kRows][kPanelVectors], const Bfloat16* panel, const float* activations,
-                       int64_t depth) {
+                       int64_t depth, const Ahead& ahead) {
   for (int64_t k = 0; k < depth / 2; ++k) {
+    ahead(k);
 #pragma GCC unroll 16
     for (int c = 0; c < kPanelVectors; ++c) {
       const Bits pair = *reinterpret_cast<const Bits*>(panel + (k * kPanelColumns + c * kLanes) * 2);
@@ -215,14 +229,14 @@ struct Gate {
 };
 
 template <class Weight, int kRows, class Finish>
-void tile(const PanelProduct& product, int64_t first, const Finish& finish) {
+void tile(const PanelProduct& product, int64_t first, const Ahead& ahead, const Finish& finish) {
   using Input = typename Activation<Weight>::Type;
   Vector sums[kRows][kPanelVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kPanelVectors; ++c) sums[r][c] = Vector{};
   }
   accumulate<kRows>(sums, static_cast<const Weight*>(product.panel),
-                    static_cast<const Input*>(product.activations) + first * product.depth, product.depth);
+                    static_cast<const Input*>(product.activations) + first * product.depth, product.depth, ahead);
   for (int r = 0; r < kRows; ++r) {
     if (product.bias != nullptr) {
       for (int c = 0; c < kPanelVectors; ++c) sums[r][c] += load(product.bias + c * kLanes);
@@ -232,20 +246,25 @@ void tile(const PanelProduct& product, int64_t first, const Finish& finish) {
 }
 
 template <class Weight, int kRows, class Finish>
-void tile_of(int64_t rows, const PanelProduct& product, int64_t first, const Finish& finish) {
+void tile_of(int64_t rows, const PanelProduct& product, int64_t first, const Ahead& ahead, const Finish& finish) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return tile_of<Weight, kRows - 1>(rows, product, first, finish);
+    if (rows < kRows) return tile_of<Weight, kRows - 1>(rows, product, first, ahead, finish);
   }
-  tile<Weight, kRows>(product, first, finish);
+  tile<Weight, kRows>(product, first, ahead, finish);
 }
 
 template <class Weight, class Finish>
 void multiply(const PanelProduct& product, const Finish& finish) {
   // Tiles of nearly equal height: 16 rows are 8 + 8, not 12 + 4.
   const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
+  // A step of a tile reads two cache lines of the panel, so one tile can fetch all of the next one, or two tiles half.
+  const int64_t fetching = tiles < 2 ? tiles : 2;
+  const int64_t share = product.depth * kPanelColumns * static_cast<int64_t>(sizeof(Weight)) / fetching;
   for (int64_t index = 0; index < tiles; ++index) {
     const int64_t first = product.rows * index / tiles;
-    tile_of<Weight, kTileRows>(product.rows * (index + 1) / tiles - first, product, first, finish);
+    const auto* next = static_cast<const char*>(product.next) + (index < fetching ? index * share : 0);
+    const Ahead ahead{next, index < fetching ? 2 * kCacheLine / fetching : 0};
+    tile_of<Weight, kTileRows>(product.rows * (index + 1) / tiles - first, product, first, ahead, finish);
   }
 }
 

@@ -35,12 +35,10 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::launch(uint32_t count, Function function, const void* context) {
-  if (count == 0) return;
-  count_.store(count, std::memory_order_relaxed);
   function_.store(function, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   unfinished_.store(count, std::memory_order_relaxed);
-  uint64_t ticket = ((ticket_.load(std::memory_order_relaxed) >> 32) + 1) << 32;
+  uint64_t ticket = ((ticket_.load(std::memory_order_relaxed) >> 32) + 1) << 32 | uint64_t{count} << 16;
   ticket_.store(ticket);
   if (sleepers_.load() > 0) {
     std::lock_guard lock(mutex_);
@@ -61,11 +59,10 @@ void ThreadPool::launch(uint32_t count, Function function, const void* context) 
 bool ThreadPool::take_and_run(uint64_t& ticket, int thread) {
   ticket = ticket_.load(std::memory_order_acquire);
   while (true) {
-    const uint32_t count = count_.load(std::memory_order_relaxed);
     const Function function = function_.load(std::memory_order_relaxed);
     const void* context = context_.load(std::memory_order_relaxed);
-    const auto item = static_cast<uint32_t>(ticket);
-    if (item >= count) return false;
+    const auto item = static_cast<uint32_t>(ticket & 0xffff);
+    if (item >= (ticket >> 16 & 0xffff)) return false;
     if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       function(context, item, thread);
       unfinished_.fetch_sub(1, std::memory_order_release);

@@ -27,7 +27,7 @@ class ThreadPool {
   // `thread` is below `threads()` and tells which scratch memory to use. `body` must not throw.
   template <class Body>
   void run(uint32_t count, const Body& body) {
-    if (helpers_.empty() || count == 1) {
+    if (helpers_.empty() || count <= 1 || count > kMostItems) {
       for (uint32_t item = 0; item < count; ++item) body(item, 0);
       return;
     }
@@ -37,6 +37,9 @@ class ThreadPool {
   }
 
  private:
+  // Longer loops run on the caller alone; nothing here comes near.
+  static constexpr uint32_t kMostItems = 0xffff;
+
   using Function = void (*)(const void* context, uint32_t item, int thread);
 
   void launch(uint32_t count, Function function, const void* context);
@@ -44,13 +47,13 @@ class ThreadPool {
   bool take_and_run(uint64_t& ticket, int thread);
   uint64_t wait_for_change(uint64_t ticket);
 
-  // High half: number of the loop. Low half: next item to hand out.
+  // Number of the loop (32 bits), its items (16), the next one to hand out (16). All in one word: whoever takes an
+  // item by compare-and-swap knows that it belongs to a loop that is not finished.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<uint32_t> unfinished_{0};
-  // Fields of the running loop. They change only while no item is unfinished, so a helper that took an item (which
-  // its compare-and-swap proves to be of the loop whose fields it read) has read them whole.
-  alignas(64) std::atomic<uint32_t> count_{0};
-  std::atomic<Function> function_{nullptr};
+  // Of the running loop. They change only while no item is unfinished, so a helper that read them and then took an
+  // item has read those of the item's loop.
+  alignas(64) std::atomic<Function> function_{nullptr};
   std::atomic<const void*> context_{nullptr};
 
   std::atomic<int> sleepers_{0};

@@ -75,7 +75,7 @@ def model(oracle, request):
     return build(oracle, request.param)
 
 
-def build(oracle, kind: str, dtype=torch.float32, threads=2) -> TargetModel:
+def build(oracle, kind: str, dtype=torch.float32, threads=1) -> TargetModel:
     architecture = Architecture.of(oracle.config)
     assert architecture is not None
     runtime = ModelRuntime(torch.device("cpu"), dtype, 256, frozenset({2}))
@@ -125,6 +125,15 @@ def test_only_the_rows_asked_for(oracle, model):
     expected = reference(oracle, tokens)
     rows = torch.tensor([3, 19])
     close(model.forward([line(model.new_cache(20), tokens, logit_rows=rows)]), expected[rows])
+
+
+def test_no_rows_asked_for(oracle, model):
+    tokens = random_tokens(20)
+    cache = model.new_cache(32)
+    none = torch.empty(0, dtype=torch.int64)
+    assert model.forward([line(cache, tokens, logit_rows=none)]).shape == (0, SIZES["vocab_size"])
+    commit(cache, 20)
+    close(model.forward([line(cache, [5])])[0], reference(oracle, [*tokens, 5])[-1])
 
 
 def test_sequences_of_a_batch_do_not_see_each_other(oracle, model):

@@ -1,0 +1,102 @@
+"""What a forward pass costs on this machine, as a function of its tokens and their context."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from agentspec.engines.local.measurements import remembered
+from agentspec.engines.local.model import SequenceInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentspec.engines.local.kv_cache import KVCache
+    from agentspec.engines.local.model import TargetModel
+
+GRID = (1, 2, 4, 8, 16, 32, 64)
+"""Tokens of the measured passes."""
+
+SHORT_CONTEXT = 64
+LONG_CONTEXT = 2048
+"""Contexts of the measured passes; attention's cost is linear between and beyond them."""
+
+REPETITIONS = 5
+BUDGET_SECONDS = 1.5
+"""Measuring stops here, and what is left is extrapolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of a pass over n tokens at context c: `base(n) + slope(n) * c`, piecewise linear in n.
+
+    Attributes:
+        tokens: sizes measured, ascending.
+        base: seconds at each size with no context; never falling.
+        slope: additional seconds per token of context at each size.
+    """
+
+    tokens: tuple[int, ...]
+    base: tuple[float, ...]
+    slope: tuple[float, ...]
+
+    def seconds(self, rows: int, context: int) -> float:
+        """Seconds of a pass over `rows` tokens, each of which sees `context` committed ones."""
+        return self._at(self.base, rows) + self._at(self.slope, rows) * context
+
+    def _at(self, values: tuple[float, ...], rows: int) -> float:
+        if rows <= self.tokens[-1] or len(self.tokens) == 1:
+            return float(np.interp(rows, self.tokens, values))
+        beyond = (values[-1] - values[-2]) / (self.tokens[-1] - self.tokens[-2])
+        return values[-1] + max(0.0, beyond) * (rows - self.tokens[-1])
+
+
+def measure_cost(model: TargetModel, budget: float = BUDGET_SECONDS) -> CostCurve:
+    """Time passes of `model` over a small grid.
+
+    Other work on the machine only ever adds time, so the fastest of a few repetitions counts.
+
+    Args:
+        model: the target; its forward is run on caches of its own.
+        budget: seconds after which no further size is begun.
+    """
+    deadline = time.perf_counter() + budget
+    long = min(LONG_CONTEXT, model.context_length - GRID[-1])
+    short = min(SHORT_CONTEXT, max(0, long // 2))
+    cache = model.new_cache(long + GRID[-1])
+    _time_pass(model, cache, 1, short, deadline)  # first use: pages, kernels, threads
+    base: list[float] = []
+    slope: list[float] = []
+    for tokens in GRID:
+        if base and time.perf_counter() > deadline:
+            break
+        near = _time_pass(model, cache, tokens, short, deadline)
+        far = _time_pass(model, cache, tokens, long, deadline)
+        slope.append(max(0.0, (far - near) / (long - short)))
+        base.append(max(near - slope[-1] * short, base[-1] if base else 0.0))
+    return CostCurve(GRID[: len(base)], tuple(base), tuple(slope))
+
+
+def _time_pass(model: TargetModel, cache: KVCache, tokens: int, context: int, deadline: float) -> float:
+    """Seconds of a chain of `tokens` at `context`; the content of keys and values does not matter."""
+    cache.length = context
+    inputs = [SequenceInput(cache, torch.zeros(tokens, dtype=torch.int64), torch.arange(context, context + tokens))]
+    best = float("inf")
+    for _ in range(REPETITIONS):
+        start = time.perf_counter()
+        model.forward(inputs)
+        model.synchronise()
+        best = min(best, time.perf_counter() - start)
+        if time.perf_counter() > deadline:
+            break
+    return best
+
+
+def cost_curve(model: TargetModel, cache_directory: Path) -> CostCurve:
+    """The curve of `model` on this machine: measured once, then remembered in `cache_directory`."""
+    measured = remembered(cache_directory, f"cost {model.fingerprint}", lambda: asdict(measure_cost(model)))
+    return CostCurve(*(tuple(measured[field.name]) for field in fields(CostCurve)))

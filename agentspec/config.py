@@ -42,8 +42,8 @@ class _Section(BaseModel):
 class ServerSettings(_Section):
     """The HTTP server."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8642, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="address to listen on; beyond loopback keys are required")
+    port: int = Field(default=8642, ge=0, le=65535, description="0 takes a free one")
     api_key_file: Path | None = Field(default=None, description="one bearer key a line; none: no keys asked")
     model_aliases: tuple[str, ...] = Field(
         default=(), description="further names of the served model, with * and ? as wildcards"
@@ -57,18 +57,20 @@ class ServerSettings(_Section):
 class EngineSettings(_Section):
     """The engine and its target model."""
 
-    kind: Literal["local", "sglang"] = "local"
+    kind: Literal["local", "sglang"] = Field(default="local", description="embedded, or SGLang for production")
     model: str = Field(default="smollm2-135m-instruct", description="a pulled model, a folder, or a hub id")
     served_name: str | None = Field(default=None, description="name that clients use; default: from the model")
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: a GPU where there is one")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="of weights and KV; auto: what is fastest on the device"
+    )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; default: chosen by measurement")
     context_length: int | None = Field(default=None, ge=16, description="default: the model's own")
     max_running: int = Field(default=8, ge=1, description="requests decoded at once")
     max_waiting: int = Field(default=64, ge=0, description="requests queued before 429")
     retained_prefixes: int = Field(default=8, ge=0, description="finished caches kept for prefix reuse")
     kv_tokens: int | None = Field(default=None, ge=64, description="KV slots in all; default: from free memory")
-    speculation: bool = True
+    speculation: bool = Field(default=True, description="false decodes every request plainly")
     draft_head: str = Field(
         default="auto", description="EAGLE-3 head: a folder, auto (the one shipped for the model, if any) or none"
     )
@@ -97,9 +99,11 @@ class SGLangSettings(_Section):
 class DraftingSettings(_Section):
     """Bounds of the draft tree; the engine's cost curve decides within them."""
 
-    max_nodes: int = Field(default=64, ge=1, le=1024)
-    max_depth: int = Field(default=256, ge=1, le=1024)
-    min_path_prob: float = Field(default=0.02, gt=0, lt=1)
+    max_nodes: int = Field(default=64, ge=1, le=1024, description="most drafted nodes of one step")
+    max_depth: int = Field(default=256, ge=1, le=1024, description="deepest draft")
+    min_path_prob: float = Field(
+        default=0.02, gt=0, lt=1, description="nodes less likely to be reached than this are not drafted"
+    )
 
 
 class IndexSettings(_Section):

@@ -12,9 +12,12 @@ TORCH        ?= torch==2.13.0
 TORCH_INDEX  ?=
 PIP          := $(VENV)/bin/python -m pip --disable-pip-version-check
 TORCH_FLAGS  := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-NATIVE       := $(shell find agentspec -path '*/native/*' -type f) CMakeLists.txt $(wildcard cmake/*)
+NATIVE       := $(shell find agentspec -path '*/native/*' \( -name '*.?pp' -o -name '*.inl' -o -name CMakeLists.txt \)) \
+                CMakeLists.txt $(wildcard cmake/*)
+# What builds the native core. It lives in the virtual environment, so that building again builds only what changed.
+BUILD_TOOLS  := "scikit-build-core>=1.1" "nanobind>=3.0" cmake ninja
 
-.PHONY: help demo test test-sglang lint format native compiler clean
+.PHONY: help demo test test-sglang lint format docs native compiler clean
 .DEFAULT_GOAL := help
 
 help: ## list every target
@@ -28,18 +31,19 @@ compiler:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "agentspec needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 1; }
 
-$(VENV)/.torch:
+$(VENV)/.torch: | compiler
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet $(TORCH_FLAGS) "$(TORCH)"
+	$(PIP) install --quiet $(BUILD_TOOLS)
 	@touch $@
 
 $(VENV)/.runtime: pyproject.toml $(NATIVE) $(VENV)/.torch | compiler
-	$(PIP) install --quiet --editable .
+	$(PIP) install --quiet --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(NATIVE) $(VENV)/.runtime
-	$(PIP) install --quiet --editable ".[dev]"
-	@touch $@
+$(VENV)/.dev: pyproject.toml $(NATIVE) $(VENV)/.torch | compiler
+	$(PIP) install --quiet --no-build-isolation --editable ".[dev]"
+	@touch $@ $(VENV)/.runtime
 
 # The native core is built in place, once, by $(VENV): both virtual environments use the same $(PYTHON).
 $(VENV_SGLANG)/.ready: pyproject.toml | $(VENV)/.dev
@@ -68,6 +72,9 @@ lint: $(VENV)/.dev ## ruff and mypy --strict
 format: $(VENV)/.dev ## format and fix what ruff can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+docs: $(VENV)/.dev ## write the table of settings into docs/configuration.md
+	$(VENV)/bin/python docs/configuration_table.py
 
 clean: ## remove virtual environments and build output
 	rm -rf $(VENV) $(VENV_SGLANG) build dist

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from agentspec.drafters.base import DraftRequest
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.base import EngineStats, ModelInfo
 from agentspec.engines.local.cache_store import CacheStore
+from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.events import Failure
 from agentspec.engines.local.kv_cache import KVPool
 from agentspec.engines.local.limits import Limits
@@ -129,7 +134,10 @@ class LocalEngine:
             processors=self._processors,
         )
         own = TreeDrafter() if target.head is None else FusedDrafter(TreeDrafter(), target.head)
-        scheduler = Scheduler(model, caches, self._drafter or own, StepClock(target.cost), limits)
+        drafter = self._drafter or own
+        if preparation.speculation:
+            _warm_up(drafter, target)
+        scheduler = Scheduler(model, caches, drafter, StepClock(target.cost), limits)
         self._loaded = _Loaded(target, preparation, caches, scheduler)
         self._model = ModelInfo(target.name, context_length, int(time.time()))
         return scheduler
@@ -235,6 +243,13 @@ class LocalEngine:
             # The stream of a caller that has gone is gone too, and its id may already be used again.
             if stream is not None and stream.generation is event.generation:
                 stream.items.put_nowait(event.error if isinstance(event, Failure) else event.chunk)
+
+
+def _warm_up(drafter: Drafter, target: Target) -> None:
+    """Let the drafter look at the vocabulary and load what it needs before the first request comes."""
+    example = np.array(target.tokenizer.encode(inspect.getsource(LocalEngine)), np.int32)
+    drafting = ChoiceDrafting("warm-up", target.model.vocab_size)
+    drafting.begin(drafter, DraftRequest(example, codec=target.tokenizer))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[list[Event]], None], events: list[Event]) -> None:

@@ -316,7 +316,7 @@ async def test_the_drafter_is_told_what_it_may_know(tiny):
     drafter = ScriptedDrafter(lambda written, budget: tree_from_edges([]))
     async with running(tiny, drafter=drafter) as engine:
         await collect(engine, replace(ask(prediction="x = 1\n"), edited_path="a.py"))
-    [request] = drafter.requests
+    _, request = drafter.requests  # the first one was the engine's own, at its start
     assert request.prompt.dtype == np.int32
     assert request.prediction.tolist() == tiny.tokenizer.encode("x = 1\n")
     assert request.edited_path == "a.py"

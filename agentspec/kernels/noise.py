@@ -20,6 +20,9 @@ import torch
 GAMMA = 0x9E3779B97F4A7C15
 """Increment between counters: 2**64 divided by the golden ratio, odd."""
 
+GUMBEL_SPAN = 41.0
+"""More than the distance between the greatest noise (36.7, at u = 1 - 2**-53) and the least (-3.6, at u = 2**-53)."""
+
 _WORD = 1 << 64
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from agentspec.errors import EngineError
-from agentspec.kernels.noise import gumbel
+from agentspec.kernels.noise import GUMBEL_SPAN, gumbel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,6 +158,9 @@ class Sampler:
     def _sample(self, logits: torch.Tensor, position: int) -> int:
         scaled = logits / self._temperature
         tokens = self._truncation.support(scaled)
+        if tokens is None and self._temperature < 1:
+            # A low temperature leaves few tokens that any noise could lift above the most likely one.
+            tokens = torch.nonzero(scaled >= scaled.max() - GUMBEL_SPAN)[:, 0]
         if tokens is None:
             tokens = torch.arange(len(scaled))
         else:

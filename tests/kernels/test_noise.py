@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.kernels.noise import GAMMA, gumbel, uniform
+from agentspec.kernels.noise import GAMMA, GUMBEL_SPAN, gumbel, uniform
 
 WORD = 2**64
 
@@ -71,6 +71,13 @@ def test_neighbouring_arguments_are_uncorrelated(shift):
     a = uniform(10, 20, tokens).numpy()
     b = uniform(10 + seed, 20 + position, tokens + token).numpy()
     assert abs(np.corrcoef(a, b)[0, 1]) < 4 / math.sqrt(len(a))
+
+
+def test_the_span_of_the_noise_bounds_every_value_it_can_take():
+    extremes = [0.5 * 2.0**-52, (2**52 - 0.5) * 2.0**-52]
+    least, greatest = (-math.log(-math.log(u)) for u in extremes)
+    assert 0 < extremes[0] < extremes[1] < 1
+    assert greatest - least < GUMBEL_SPAN < greatest - least + 1
 
 
 def test_gumbel_moments():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentspec.drafters.tree import ROOT, Source
 from agentspec.errors import EngineError
 from agentspec.kernels.acceptance import walk
+from agentspec.kernels.noise import gumbel
 from agentspec.kernels.processors import LogitBias, OccurrencePenalty, RepetitionPenalty
 from agentspec.kernels.sampling import Sampler, Truncation
 from tests.kernels.trees import draft_trees, tree_of
@@ -86,6 +87,15 @@ def test_draws_follow_the_truncated_softmax(temperature, truncation):
     counts = Counter(sampler.draw(logits, position).token for position in range(6000))
     assert set(counts) <= set(kept)
     assert chi_square(counts, [w / sum(weights) for w in weights]) < QUANTILE_99_9[len(kept) - 1]
+
+
+def test_a_low_temperature_leaves_out_only_what_could_not_win():
+    """The draw is the one over the whole vocabulary, though few tokens were looked at."""
+    generator = torch.Generator().manual_seed(0)
+    for position in range(200):
+        logits = torch.randn(500, generator=generator) * 8
+        scaled = (logits / 0.7).double() + gumbel(5, position, torch.arange(500))
+        assert Sampler(seed=5, temperature=0.7).draw(logits, position).token == int(scaled.argmax())
 
 
 def model(text):

@@ -15,6 +15,7 @@ from agentspec.cli.doctor import doctor
 from agentspec.cli.index import index
 from agentspec.cli.serve import serve
 from agentspec.cli.status import status
+from agentspec.cli.train_head import train_head
 from agentspec.errors import AgentspecError
 
 
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 for verb in (index, status, serve, demo, doctor):
     app.command()(verb)
+app.command("train-head")(train_head)
 app.add_typer(bench.app)
 app.add_typer(models.app)
 

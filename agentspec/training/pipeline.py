@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentspec.training.data import DataPlan, DataSet
     from agentspec.training.trainer import Progress, Recipe
 
-FEWEST_LAYERS = 6
+FEWEST_LAYERS = 7
 """Below, the low, middle and high layer that a head reads would not be three."""
 
 SHARD_SEQUENCES = 96

@@ -156,7 +156,7 @@ REFUSED = {
     "two layers": (lambda folder: (configure(folder, num_hidden_layers=2), load(folder)), "has 2 layers"),
     "layers the target lacks": (
         lambda folder: Eagle3Drafter.load(folder, tiny_embedding(), layers=4, dtype=torch.float32),
-        r"\[2, 4, 5\]; this model has 4 layers",
+        r"\[2, 4, 5\], not three of this model's 4",
     ),
 }
 

@@ -24,7 +24,7 @@ def small_folder(tmp_path_factory):
         vocab_size=len(wrapped),
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=6,
+        num_hidden_layers=7,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,

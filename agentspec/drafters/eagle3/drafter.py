@@ -38,7 +38,8 @@ class Eagle3Drafter:
         low, middle, high = self.capture
         if not 0 <= low < middle < high < layers:
             raise ModelError(
-                f"the draft head reads the target's layers {list(self.capture)}, not three of this model's {layers} in order"
+                f"the draft head reads the target's layers {list(self.capture)}, not three of this model's {layers} in "
+                "order; it was made for another model"
             )
         self._head = head
         self._embedding = embedding.to(head.fc.weight.dtype)

@@ -165,6 +165,6 @@ BASELINES: dict[str, Drafter] = {
     "none": ChainBaseline(_nothing),
     "prompt-lookup": ChainBaseline(_prompt_lookup),
     "suffix": ChainBaseline(_longest_suffix),
-    "suffix+repository": ChainBaseline(_longest_suffix, reads_repository=True),
+    "suffix+repo": ChainBaseline(_longest_suffix, reads_repository=True),
 }
 """By the name that `agentspec bench replay` gives them."""

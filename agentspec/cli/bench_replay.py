@@ -108,25 +108,25 @@ def _from_file(file: Path, formats: Sequence[str] | None, codec: FileCodec) -> T
 def _print_rows(rows: Sequence[ComparisonRow]) -> None:
     from rich.table import Table
 
-    table = Table("format", "drafter", "setting", box=None)
-    for name in ("traces", "tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms"):
-        table.add_column(name, justify="right")
-    for _, group in groupby(rows, key=lambda row: row.format):
-        for row in group:
-            summary = row.summary
+    console = output()
+    for name, group in groupby(rows, key=lambda row: row.format):
+        members = list(group)
+        summary = members[0].summary
+        console.print(f"[bold]{name}[/], {summary.traces} edits, {summary.tokens:,} tokens")
+        table = Table("drafter", "setting", box=None, pad_edge=False)
+        for heading in ("tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms"):
+            table.add_column(heading, justify="right")
+        for row in members:
             table.add_row(
-                row.format,
                 row.drafter,
                 row.setting,
-                str(summary.traces),
-                f"{summary.tokens_per_step:.2f}",
-                f"{summary.drafted_per_step:.1f}",
-                f"{summary.step_p50 * 1e6:.0f}",
-                f"{summary.step_p99 * 1e6:.0f}",
-                f"{summary.begin_p50 * 1e3:.1f}",
+                f"{row.summary.tokens_per_step:.2f}",
+                f"{row.summary.drafted_per_step:.1f}",
+                f"{row.summary.step_p50 * 1e6:.0f}",
+                f"{row.summary.step_p99 * 1e6:.0f}",
+                f"{row.summary.begin_p50 * 1e3:.1f}",
             )
-        table.add_section()
-    output().print(table)
+        console.print(table, "")
 
 
 def _write_report(file: Path, source: Path, rows: Sequence[ComparisonRow]) -> None:

@@ -36,14 +36,14 @@ def test_text_that_is_only_in_the_repository_helps_those_who_read_it(
     traces = build_traces(recorded_edits(repository.root, 5), codec, ["whole-file"], max_tokens=10_000)
     ticks: list[None] = []
     rows = compare(
-        traces, contenders(["none", "suffix", "suffix+repository", "agentspec"]), None, lambda: ticks.append(None)
+        traces, contenders(["none", "suffix", "suffix+repo", "agentspec"]), None, lambda: ticks.append(None)
     )
     assert len(ticks) == 1
     best: dict[str, float] = {}
     for row in rows:
         best[row.drafter] = max(best.get(row.drafter, 0.0), row.summary.tokens_per_step)
     assert best["none"] == 1.0
-    assert best["suffix+repository"] > 3 * best["suffix"]
+    assert best["suffix+repo"] > 3 * best["suffix"]
     assert best["agentspec"] > 3 * best["suffix"]
 
 

@@ -25,6 +25,6 @@ schema = schemathesis.openapi.from_dict(app.openapi())
 
 
 @schema.parametrize()
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_endpoint(case: schemathesis.Case, server: LiveServer) -> None:
     case.call_and_validate(base_url=server.url, excluded_checks=[NOT_CHECKED])

@@ -112,7 +112,8 @@ class TargetModel(ABC):
             capture: layer indices in ascending order; the stream that *enters* each one is returned.
 
         Returns:
-            Logits as in `forward`, and `float32[R, len(capture) * hidden]`, the captured streams side by side.
+            Logits as in `forward`, and `float32[M, len(capture) * hidden]`, the captured streams side by side, of
+            every token whether its logits are wanted or not.
         """
 
     @classmethod

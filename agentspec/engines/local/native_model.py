@@ -120,7 +120,7 @@ class NativeModel(TargetModel):
         stream = self._embedding[tokens].to(self.layout.dtype).float()
         cosine, sine = self._rotation(positions)
         logits = torch.empty(len(rows), self.vocab_size)
-        hidden = torch.empty(len(rows), len(capture) * self.architecture.hidden)
+        hidden = torch.empty(len(tokens), len(capture) * self.architecture.hidden)
         self._decoder.forward(
             stream=stream.numpy(),
             cosine=cosine.numpy(),

@@ -57,7 +57,7 @@ class TorchModel(TargetModel):
         captured = []
         for index, layer in enumerate(self._layers):
             if index in capture:
-                captured.append(stream[rows].float())
+                captured.append(stream.float())
             normed = self._rms(stream, layer.attention_norm)
             queries, keys, values = self._project(layer, normed, rotation)
             attended = _attend(attention, index, queries, keys, values)
@@ -66,7 +66,7 @@ class TorchModel(TargetModel):
             gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
             stream = stream + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
         logits = F.linear(self._rms(stream[rows], self._norm), self._head).float()
-        hidden = torch.cat(captured, -1) if captured else logits.new_empty(len(rows), 0)
+        hidden = torch.cat(captured, -1) if captured else logits.new_empty(len(tokens), 0)
         return logits, hidden
 
     def _project(

@@ -81,9 +81,9 @@ class TransformersModel(TargetModel):
             )
             logits.append(output.logits[0].float())
             hidden.append(
-                torch.cat([output.hidden_states[layer][0, rows].float() for layer in capture], -1)
+                torch.cat([output.hidden_states[layer][0].float() for layer in capture], -1)
                 if capture
-                else logits[-1].new_empty(len(rows), 0)
+                else logits[-1].new_empty(len(one.tokens), 0)
             )
         return torch.cat(logits), torch.cat(hidden)
 

@@ -199,9 +199,9 @@ void Decoder::forward(const Batch& batch) {
   for (size_t index = 0; index < layers_.size(); ++index) {
     const DecoderLayer& layer = layers_[index];
     if (captured < captures && batch.capture[captured] == static_cast<int64_t>(index)) {
-      for (int64_t row = 0; row < batch.row_count; ++row) {
-        std::memcpy(batch.hidden + (row * captures + captured) * shape_.hidden,
-                    batch.stream + batch.rows[row] * shape_.hidden, shape_.hidden * sizeof(float));
+      for (int64_t token = 0; token < tokens; ++token) {
+        std::memcpy(batch.hidden + (token * captures + captured) * shape_.hidden,
+                    batch.stream + token * shape_.hidden, shape_.hidden * sizeof(float));
       }
       ++captured;
     }

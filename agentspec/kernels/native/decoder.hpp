@@ -51,7 +51,7 @@ struct Batch {
   int64_t row_count;
   std::vector<int64_t> capture;  // layers whose input stream is wanted
   float* logits;                 // [R, vocabulary]
-  float* hidden;                 // [R, captures * hidden]
+  float* hidden;                 // [M, captures * hidden]
 };
 
 class Decoder {

@@ -112,9 +112,8 @@ void forward(Decoder& decoder, const MutableFloats& stream, const Floats& cosine
     require(rows.data()[row] >= 0 && rows.data()[row] < tokens, "a row lies outside the batch");
   }
   require(static_cast<int64_t>(logits.size()) == batch.row_count * decoder.vocabulary() &&
-              static_cast<int64_t>(hidden.size()) ==
-                  batch.row_count * static_cast<int64_t>(capture.size()) * shape.hidden,
-          "logits or hidden do not fit the rows");
+              static_cast<int64_t>(hidden.size()) == tokens * static_cast<int64_t>(capture.size()) * shape.hidden,
+          "logits do not fit the rows, or hidden the tokens");
   nb::gil_scoped_release release;
   decoder.forward(batch);
 }

@@ -1,5 +1,7 @@
 """The forward pass against transformers' own, the oracle."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +21,8 @@ from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.model import ModelRuntime, SequenceInput, TargetModel
 from agentspec.engines.local.native_model import NativeModel
 from agentspec.engines.local.torch_model import TorchModel
+
+torch.set_num_threads(1)  # the oracle's tiny products only lose by more, most of all on a busy machine
 
 SIZES = {
     "vocab_size": 131,
@@ -148,8 +152,9 @@ def test_hidden_states_are_those_that_enter_the_layers(oracle, model):
     with torch.inference_mode():
         states = oracle(torch.tensor([tokens]), output_hidden_states=True).hidden_states
     rows = torch.tensor([2, 11])
-    _, hidden = model.forward_with_hidden([line(model.new_cache(12), tokens, logit_rows=rows)], (0, 1, 2))
-    close(hidden, torch.cat([states[layer][0, rows] for layer in (0, 1, 2)], -1))
+    logits, hidden = model.forward_with_hidden([line(model.new_cache(12), tokens, logit_rows=rows)], (0, 1, 2))
+    assert len(logits) == 2
+    close(hidden, torch.cat([states[layer][0] for layer in (0, 1, 2)], -1))
 
 
 @st.composite
@@ -188,6 +193,53 @@ def test_each_node_of_a_tree_equals_its_own_path_decoded_linearly(oracle, model,
     cache.compact(prefix, torch.tensor(accepted))
     text = before + [tokens[step] for step in accepted] + [5]
     close(model.forward([line(cache, [5])])[0], reference(oracle, text)[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["native", "native avx512", "native avx2", "native portable"])
+def test_native_logits_do_not_depend_on_what_is_computed_together(oracle, kind, dtype):
+    """Bit for bit: alone or in a prefill, in a chunk of it, in a tree, in a batch, on one thread or three."""
+    model = build(oracle, kind, dtype, threads=1)
+    prefix, path, side = random_tokens(37, 1), random_tokens(9, 2), random_tokens(20, 3)
+    cache = model.new_cache(96)
+    alone = []
+    for token in prefix + path:
+        alone.append(model.forward([line(cache, [token])])[0])
+        commit(cache, 1)
+    expected = torch.stack(alone)
+
+    assert torch.equal(model.forward([line(model.new_cache(64), prefix + path)]), expected)
+    # The path, scattered through a tree of other nodes, beside another sequence, on several threads.
+    cache.truncate(37)
+    count = len(path) + len(side)
+    slots = sorted(torch.randperm(count, generator=torch.Generator().manual_seed(4))[: len(path)].tolist())
+    tokens, mask, depth = side + path, torch.eye(count, dtype=torch.bool), torch.zeros(count, dtype=torch.int64)
+    for step, slot in enumerate(slots):
+        tokens.insert(slot, tokens.pop(len(side) + step))
+        mask[slot, slots[: step + 1]] = True
+        depth[slot] = step
+    model.threads = 3
+    tree = SequenceInput(cache, torch.tensor(tokens), 37 + depth, mask, torch.tensor(slots))
+    other = line(model.new_cache(32), random_tokens(14, 5), logit_rows=torch.tensor([13]))
+    assert torch.equal(model.forward([other, tree])[1:], expected[37:])
+    cache.compact(37, torch.tensor(slots))
+    again = model.forward([line(cache, [7])])
+    cache.truncate(37)
+    model.forward([line(cache, path)])
+    commit(cache, len(path))
+    assert torch.equal(model.forward([line(cache, [7])]), again)
+
+
+@pytest.mark.parametrize("kind", ["native", "native avx2", "native portable"])
+def test_bfloat16_stays_near_the_oracle(oracle, kind):
+    tokens = random_tokens(60)
+    rounded = deepcopy(oracle).to(torch.bfloat16)
+    expected = reference(rounded.float(), tokens)
+    model = build(rounded, kind, torch.bfloat16)
+    logits = model.forward([line(model.new_cache(64), tokens)])
+    relative = (logits - expected).norm() / expected.norm()
+    theirs = (reference(rounded.to(torch.bfloat16), tokens).float() - expected).norm() / expected.norm()
+    assert relative < theirs, "rounding more than transformers' own bfloat16"
 
 
 def test_other_architectures_run_through_transformers(tmp_path):

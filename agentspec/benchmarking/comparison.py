@@ -30,6 +30,10 @@ TREE_CAP = 256
 """Most nodes, and greatest depth, of a draft tree here."""
 
 
+HEADINGS = ("tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms")
+"""Of `ComparisonRow.figures`: the percentiles are of `propose` plus `commit`, the last one is the median of `begin`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A drafter at one setting.
@@ -62,6 +66,17 @@ class ComparisonRow:
     drafter: str
     setting: str
     summary: ReplaySummary
+
+    def figures(self) -> tuple[str, ...]:
+        """The figures for people, in the order of `HEADINGS`."""
+        summary = self.summary
+        return (
+            f"{summary.tokens_per_step:.2f}",
+            f"{summary.drafted_per_step:.1f}",
+            f"{summary.step_p50 * 1e6:.0f}",
+            f"{summary.step_p99 * 1e6:.0f}",
+            f"{summary.begin_p50 * 1e3:.1f}",
+        )
 
 
 def contenders(names: Sequence[str]) -> list[Contender]:

@@ -8,6 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from agentspec.benchmarking.comparison import HEADINGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -35,10 +37,8 @@ def render_report(title: str, facts: Iterable[str], rows: Sequence[ComparisonRow
         facts: what was measured, where and when; one paragraph.
         rows: grouped by format.
     """
-    sections = "".join(
-        f"<h2>{escape(name)}</h2>{_plot(list(group))}{_table(list(group))}"
-        for name, group in ((name, list(members)) for name, members in groupby(rows, key=lambda row: row.format))
-    )
+    by_format = [(name, list(members)) for name, members in groupby(rows, key=lambda row: row.format)]
+    sections = "".join(f"<h2>{escape(name)}</h2>{_plot(members)}{_table(members)}" for name, members in by_format)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(' · '.join(facts))}</p>"
@@ -48,21 +48,10 @@ def render_report(title: str, facts: Iterable[str], rows: Sequence[ComparisonRow
 
 
 def _table(rows: Sequence[ComparisonRow]) -> str:
-    head = ("drafter", "setting", "tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms")
-    cells = [
-        (
-            row.drafter,
-            row.setting,
-            f"{row.summary.tokens_per_step:.2f}",
-            f"{row.summary.drafted_per_step:.1f}",
-            f"{row.summary.step_p50 * 1e6:.0f}",
-            f"{row.summary.step_p99 * 1e6:.0f}",
-            f"{row.summary.begin_p50 * 1e3:.1f}",
-        )
-        for row in rows
-    ]
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("drafter", "setting", *HEADINGS))
+    cells = ((row.drafter, row.setting, *row.figures()) for row in rows)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in cells)
-    return "<table><tr>" + "".join(f"<th>{name}</th>" for name in head) + f"</tr>{body}</table>"
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,24 +108,18 @@ def _from_file(file: Path, formats: Sequence[str] | None, codec: FileCodec) -> T
 def _print_rows(rows: Sequence[ComparisonRow]) -> None:
     from rich.table import Table
 
+    from agentspec.benchmarking.comparison import HEADINGS
+
     console = output()
     for name, group in groupby(rows, key=lambda row: row.format):
         members = list(group)
         summary = members[0].summary
         console.print(f"[bold]{name}[/], {summary.traces} edits, {summary.tokens:,} tokens")
         table = Table("drafter", "setting", box=None, pad_edge=False)
-        for heading in ("tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms"):
+        for heading in HEADINGS:
             table.add_column(heading, justify="right")
         for row in members:
-            table.add_row(
-                row.drafter,
-                row.setting,
-                f"{row.summary.tokens_per_step:.2f}",
-                f"{row.summary.drafted_per_step:.1f}",
-                f"{row.summary.step_p50 * 1e6:.0f}",
-                f"{row.summary.step_p99 * 1e6:.0f}",
-                f"{row.summary.begin_p50 * 1e3:.1f}",
-            )
+            table.add_row(row.drafter, row.setting, *row.figures())
         console.print(table, "")
 
 

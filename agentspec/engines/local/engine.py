@@ -108,7 +108,11 @@ class LocalEngine:
             ModelError: the model cannot be loaded.
         """
         loop = asyncio.get_running_loop()
-        worker = Worker(self._build, lambda events: _call_in(loop, self._dispatch, events))
+        worker = Worker(
+            self._build,
+            deliver=lambda events: _call_in(loop, lambda: self._dispatch(events)),
+            died=lambda: _call_in(loop, lambda: self._refuse_all("the engine has failed; restart the server")),
+        )
         await asyncio.wrap_future(worker.built)
         self._worker = worker
 
@@ -147,9 +151,8 @@ class LocalEngine:
         worker, self._worker = self._worker, None
         if worker is not None:
             await asyncio.to_thread(worker.stop)
-            for stream in self._streams.values():
-                # Only a request that was still being prepared is left: the others have their last chunks.
-                stream.items.put_nowait(EngineUnavailableError("the engine was stopped"))
+            # Only requests that were still being prepared are left: the others have their last chunks.
+            self._refuse_all("the engine was stopped")
         self._loaded = None
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
@@ -237,6 +240,11 @@ class LocalEngine:
                 retry_after=min(max(ahead * self._mean_seconds, low), high),
             )
 
+    def _refuse_all(self, reason: str) -> None:
+        """End every stream that has not ended: the worker is gone."""
+        for stream in self._streams.values():
+            stream.items.put_nowait(EngineUnavailableError(reason))
+
     def _dispatch(self, events: list[Event]) -> None:
         for event in events:
             stream = self._streams.get(event.generation.id)
@@ -252,6 +260,6 @@ def _warm_up(drafter: Drafter, target: Target) -> None:
     drafting.begin(drafter, DraftRequest(example, codec=target.tokenizer))
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[list[Event]], None], events: list[Event]) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(function, events)
+        loop.call_soon_threadsafe(function)

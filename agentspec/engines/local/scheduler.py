@@ -177,6 +177,7 @@ class Scheduler:
         started = time.perf_counter()
         try:
             logits, streams_of = self._forward([part.inputs for part in work])
+            self._model.synchronise()
         except Exception as error:
             self._isolate(work, error)
             return
@@ -195,9 +196,9 @@ class Scheduler:
     def _forward(self, inputs: Sequence[SequenceInput]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """Logits of all wanted rows, and the captured streams of each sequence's tokens where the drafter reads any."""
         if not self._capture:
-            return self._model.forward(inputs).cpu(), [torch.empty(0)] * len(inputs)
+            return self._model.forward(inputs), [torch.empty(0)] * len(inputs)
         logits, hidden = self._model.forward_with_hidden(inputs, self._capture)
-        return logits.cpu(), torch.split(hidden, [len(one.tokens) for one in inputs])
+        return logits, torch.split(hidden, [len(one.tokens) for one in inputs])
 
     def _isolate(self, work: Sequence[_Work], error: Exception) -> None:
         """A pass failed: find the sequence at fault by running each alone. Nothing has been committed yet."""
@@ -255,7 +256,7 @@ class Scheduler:
                 choice.drafting.begin(self._drafter, generation.draft)
                 for start, streams in generation.prompt_streams:
                     choice.drafting.read(start, streams)
-            choice.accept(choice.sampler.draw(logits[0], len(generation.prompt)))
+            choice.accept(choice.sampler.draw(logits[0].cpu(), len(generation.prompt)))
             self._conclude(generation, choice, choice.generated)
 
     def _absorb_verdict(
@@ -267,7 +268,8 @@ class Scheduler:
 
         def draw(node: int) -> int:
             position = len(generation.prompt) + len(choice.generated)
-            drawn.append(choice.sampler.draw(logits[node - ROOT], position))
+            # Only rows on the path leave the device.
+            drawn.append(choice.sampler.draw(logits[node - ROOT].cpu(), position))
             return drawn[-1].token
 
         tree = choice.drafting.tree

@@ -27,17 +27,21 @@ class Worker:
     Args:
         build: makes the scheduler, in that thread.
         deliver: told, in that thread, what each pass brought.
+        died: told, in that thread, that it ends though nobody stopped it; what runs will never be answered.
 
     Attributes:
         built: done when the scheduler is made; holds the error if it could not be.
         passes: forward passes so far.
     """
 
-    def __init__(self, build: Callable[[], Scheduler], deliver: Callable[[list[Event]], None]) -> None:
+    def __init__(
+        self, build: Callable[[], Scheduler], deliver: Callable[[list[Event]], None], died: Callable[[], None]
+    ) -> None:
         self.built: Future[None] = Future()
         self.passes = 0
         self._build = build
         self._deliver = deliver
+        self._died = died
         self._scheduler: Scheduler | None = None
         self._commands: queue.SimpleQueue[Callable[[Scheduler], list[Event]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="agentspec-target", daemon=True)
@@ -79,6 +83,17 @@ class Worker:
             return
         self._scheduler = scheduler
         self.built.set_result(None)
+        broken = False
+        try:
+            self._serve(scheduler)
+        except Exception:
+            _log.exception("the engine's thread ends: the scheduler could not be brought back to order")
+            broken = True
+        self._scheduler = None
+        if broken:
+            self._died()
+
+    def _serve(self, scheduler: Scheduler) -> None:
         while self._obey(scheduler):
             try:
                 events = scheduler.step()
@@ -88,7 +103,6 @@ class Worker:
             self.passes += 1
             if events:
                 self._deliver(events)
-        self._scheduler = None
 
     def _obey(self, scheduler: Scheduler) -> bool:
         """Carry out what was asked, waiting for it when there is nothing else to do; False: stop."""

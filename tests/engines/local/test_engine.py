@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import time
 from dataclasses import replace
 
@@ -298,6 +299,39 @@ async def test_a_broken_scheduler_fails_its_requests_and_serves_the_next(slow, m
                 await task
         assert engine.stats().kv_tokens_used == 0
         assert (await collect(engine, ask(max_tokens=1)))[0].finish_reason == "length"
+
+
+async def test_an_engine_that_cannot_recover_says_so(slow, monkeypatch):
+    """Nothing hangs, nothing more is taken, and `/ready` can tell."""
+    async with running(slow) as engine:
+        task = asyncio.create_task(collect(engine, endless()))
+        await until(lambda: engine.stats().running == 1)
+        scheduler = engine._loaded.scheduler
+        monkeypatch.setattr(scheduler, "_admit", lambda: 1 / 0)
+        monkeypatch.setattr(scheduler, "fail_all", lambda error: 1 / 0)
+        with pytest.raises(EngineUnavailableError, match="restart"):
+            await task
+        assert not engine.stats().ready
+        with pytest.raises(EngineUnavailableError):
+            await collect(engine, ask())
+
+
+async def test_a_request_still_being_prepared_when_the_engine_stops_is_refused(tiny, monkeypatch):
+    async with running(tiny) as engine:
+        prepare = engine._loaded.preparation.prepare
+        release = threading.Event()
+
+        def slow_prepare(request):
+            release.wait(5)
+            return prepare(request)
+
+        monkeypatch.setattr(type(engine._loaded.preparation), "prepare", lambda self, request: slow_prepare(request))
+        task = asyncio.create_task(collect(engine, ask()))
+        await until(lambda: engine.stats().waiting == 1)
+        await engine.stop()
+        release.set()
+        with pytest.raises(EngineUnavailableError):
+            await task
 
 
 async def test_speculation_can_be_switched_off(tiny):

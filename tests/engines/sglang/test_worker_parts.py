@@ -272,6 +272,15 @@ class TestDraftBook:
         book.follow(request, 4, 51)
         assert [session.committed for session in begun][-1] == [1, 2, 3, 50, 51]
 
+    @pytest.mark.parametrize(("length", "root"), [(5, 99), (4, 52)], ids=["another token", "another length"])
+    def test_any_other_history_begins_a_new_session(self, length: int, root: int) -> None:
+        book, begun = self.make(tree_of([1], [-1]))
+        request = Request([1, 2, 3])
+        book.commit(book.follow(request, 3, 50), [51, 52])
+        request.output_ids = [50, 51, 99] if root == 99 else [50, 52]
+        book.follow(request, length, root)
+        assert [session.committed for session in begun][1:] == [[1, 2, 3, *request.output_ids]]
+
     @pytest.mark.parametrize("failing", [RuntimeError("no"), ValueError("bad"), MemoryError()])
     def test_a_drafter_that_fails_costs_drafts_alone(self, failing: Exception) -> None:
         book, _ = self.make(failing)

@@ -19,8 +19,15 @@ from tests.engines.local.tiny_target import ConstantCost
 SOURCE = (Path(agentspec.__file__).parent / "errors.py").read_text()
 FEATURES = {
     "greedy": {},
-    "seeded": {"temperature": 0.8, "seed": 11, "top_p": 0.95, "logprobs": 2},
-    "penalties": {"temperature": 0.7, "seed": 3, "repetition_penalty": 1.1, "presence_penalty": 0.2, "top_k": 40},
+    "seeded": {
+        "temperature": 0.8,
+        "seed": 11,
+        "top_p": 0.95,
+        "top_k": 40,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "logprobs": 2,
+    },
 }
 
 

@@ -20,6 +20,7 @@ from agentspec.benchmarking.editing import StoredRepositories, summarise_mode
 from agentspec.benchmarking.measure import Measurement, measure
 from agentspec.benchmarking.tasks import KINDS, editing_tasks
 from agentspec.config import Settings
+from agentspec.engines.local.checkpoint import model_folder
 from agentspec.engines.sglang.engine import SGLangEngine
 from agentspec.index.store import find_store
 from agentspec.index.tokenizer import IndexTokenizer
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    arguments.model = str(model_folder(arguments.model, Settings.load().cache_directory))
     index = Settings.load().index.directory
     fingerprint = IndexTokenizer(arguments.model, index).identity.fingerprint
     snapshot = find_store(index, Path(arguments.repository), fingerprint).current()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -231,20 +230,7 @@ def confidence(tree: DraftTree) -> float:
     return float(min(1.0, tree.prob[tree.parents < 0].sum()))
 
 
-def expected_accepted(tree: DraftTree) -> float:
-    """Estimated number of accepted nodes."""
-    reach = np.ones(len(tree) + 1)
-    for node, (parent, prob) in enumerate(zip(tree.parents.tolist(), tree.prob.tolist(), strict=True)):
-        reach[node] = prob * (reach[parent] if parent >= 0 else 1.0)
-    return float(reach[: len(tree)].sum())
-
-
 def count_sources(sources: NDArray[np.uint8]) -> dict[str, int]:
     """Nodes by source name, lower case; sources without any are left out."""
     counts = np.bincount(sources, minlength=len(Source))
     return {source.name.lower(): int(counts[source]) for source in Source if counts[source]}
-
-
-def now() -> float:
-    """A clock for durations, in seconds."""
-    return time.perf_counter()

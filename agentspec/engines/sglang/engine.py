@@ -266,8 +266,6 @@ async def _pump(chunks: AsyncIterator[Chunk], queue: asyncio.Queue[Chunk | BaseE
     try:
         async for chunk in chunks:
             await queue.put(chunk)
-    except AgentspecError as error:
-        await queue.put(error)
     except Exception as error:  # whatever it is, the reader must not wait for ever
         await queue.put(error)
     else:

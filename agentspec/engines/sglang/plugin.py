@@ -41,14 +41,12 @@ def register() -> None:
 
 
 def _hook_scheduler() -> None:
-    from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from agentspec.engines.sglang import acceptance
 
     eagle_sample = "sglang.srt.speculative.eagle_worker_common.eagle_sample"
     HookRegistry.register(eagle_sample, acceptance.sample, HookType.AROUND)
-    SchedulerOutputStreamer.has_additional_customized_info = True
     streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
     HookRegistry.register(f"{streamer}.build_additional_customized_info", receipts.for_streamer, HookType.REPLACE)
 

@@ -51,6 +51,9 @@ def publish(receipt_of: Callable[[Any], dict[str, Any] | None], with_metrics: bo
         receipt_of: the receipt of an SGLang request, or None.
         with_metrics: whether to count for Prometheus; SGLang must have set up its multi-process folder.
     """
+    from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
+
+    SchedulerOutputStreamer.has_additional_customized_info = True
     _Desk.receipt_of = receipt_of
     _Desk.metrics = WorkerMetrics() if with_metrics else None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.sglang import receipts
 from agentspec.engines.sglang.agreement import Agreement
 from agentspec.engines.sglang.cost import VerifyCost
-from agentspec.engines.sglang.drafts import ActiveRequest, DraftBook, Round, confidence, may_speculate, now
+from agentspec.engines.sglang.drafts import ActiveRequest, DraftBook, Round, confidence, may_speculate
 from agentspec.engines.sglang.eagle_value import EagleValue
 from agentspec.engines.sglang.graphs import GraphStates
 from agentspec.engines.sglang.penalties import PathPenalties, PenaltyRule
@@ -175,7 +176,7 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
         return self._decode_round(batch, on_publish, grammar_barrier)
 
     def _decode_round(self, batch: Any, on_publish: Callable[[torch.Tensor], None] | None, grammar_barrier: Any) -> Any:
-        started = now()
+        started = perf_counter()
         self._settle()
         roots = batch.spec_info.bonus_tokens.cpu().numpy().astype(np.int64)
         lengths = (batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu).cpu().numpy().astype(np.int64)
@@ -197,7 +198,7 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
             penalties=self._penalties(batch.reqs, active),
             truncated=[_truncates(request.sampling_params) for request in batch.reqs],
         )
-        verifying = now()
+        verifying = perf_counter()
         result = self._verify(batch, width, grammar_barrier)
         if on_publish is not None:
             on_publish(result.new_seq_lens)
@@ -236,13 +237,13 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
         unsure = [1.0 - confidence(tree) for tree, asks in zip(trees, wanted, strict=True) if asks]
         if not self._agreement.on(self._eagle_value.worth(unsure, len(active))):
             return trees, True
-        started = now()
+        started = perf_counter()
         with self._draft_context():
             drafted = self._draft_worker.draft_trees(batch, self._eagle_value.hit_rate)
         merged = [
             self._book.propose(one, budget, extra) for one, budget, extra in zip(active, budgets, drafted, strict=True)
         ]
-        self._eagle_value.drafted(now() - started)
+        self._eagle_value.drafted(perf_counter() - started)
         return merged, False
 
     def _budget(self, request: Any, active: ActiveRequest, length: int, batch: int) -> Budget:
@@ -292,7 +293,7 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
         counts = verdict.counts.tolist()
         tokens = verdict.tokens.view(-1, verdict.width).tolist()
         paths = verdict.accepted.cpu().numpy().astype(np.int64)
-        seconds = now() - verdict.started
+        seconds = perf_counter() - verdict.started
         base = np.arange(len(paths)).reshape(-1, 1) * verdict.width
         sources = accepted_sources(verdict.trees, np.where(paths < 0, -1, paths - base))
         for active, tree, accepted, new, count in zip(

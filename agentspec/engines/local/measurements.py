@@ -33,7 +33,7 @@ def remembered(cache_directory: Path, subject: str, measure: Callable[[], dict[s
         stored: dict[str, Any] = json.loads(file.read_text())
         if stored.pop("subject") == key:
             return stored
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # not measured yet, or not readable: measure again
     busy = os.getloadavg()[0] > usable_cores()
     measured = measure()

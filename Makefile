@@ -63,6 +63,7 @@ test: $(VENV)/.dev ## run the tests
 
 test-sglang: $(VENV_SGLANG)/.ready ## run the tests against the real SGLang, on the CPU
 	$(VENV_SGLANG)/bin/python -m pytest -m sglang tests/engines/sglang
+	TRITON_INTERPRET=1 $(VENV_SGLANG)/bin/python -m pytest -m sglang tests/kernels
 
 lint: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/ruff check .

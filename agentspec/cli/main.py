@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentspec import __version__
-from agentspec.cli import bench, models
+from agentspec.cli import bench, kernels, models
 from agentspec.cli.console import show_error
 from agentspec.cli.demo import demo
 from agentspec.cli.doctor import doctor
@@ -44,6 +44,7 @@ for verb in (index, status, serve, demo, doctor):
 app.command("train-head")(train_head)
 app.add_typer(bench.app)
 app.add_typer(models.app)
+app.add_typer(kernels.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -30,10 +30,11 @@ def pack_mask(mask: torch.Tensor) -> torch.Tensor:
     """
     width = mask.shape[-1]
     padding = words_for(width) * BITS_PER_WORD - width
-    spread = torch.nn.functional.pad(mask, (0, padding)).unflatten(-1, (-1, BITS_PER_WORD))
+    spread = torch.nn.functional.pad(mask, (0, padding)).view(*mask.shape[:-1], -1, BITS_PER_WORD)
     places = torch.arange(BITS_PER_WORD, device=mask.device)
     # One bit each, so the sum is an or; the sign bit is the word's highest.
-    return spread.long().bitwise_left_shift(places).sum(-1)
+    packed: torch.Tensor = spread.long().bitwise_left_shift(places).sum(-1)
+    return packed
 
 
 def unpack_bits(bits: torch.Tensor, width: int) -> torch.Tensor:

@@ -116,7 +116,7 @@ def _attend_each(
     compute = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows = len(query) // len(batch)
     outputs, sums = [], []
-    for queries, slots, visible in zip(query.split(rows), batch.slots(), masks, strict=True):
+    for queries, slots, visible in zip(torch.split(query, rows), batch.slots(), masks, strict=True):
         keys, values = (one[slots].to(compute) for one in cache)
         output, log_sum = _attend(queries.to(compute), keys, values, visible.to(query.device), rules)
         outputs.append(output)

@@ -18,26 +18,21 @@ from agentspec.kernels.paged_tree_attention import (
 )
 
 
-def merge_states(
-    first: tuple[torch.Tensor, torch.Tensor], second: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over two disjoint sets of keys out of the attention over each.
+def merge_states(outputs: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over all keys out of the attention over each of several disjoint sets of them.
 
     Args:
-        first: output `[R, heads, head_dim]` and base-2 log-sum `[R, heads]` over the first set.
-        second: likewise over the second. A log-sum of minus infinity says that the set was empty for that row.
+        outputs: `[sets, R, heads, head_dim]`.
+        sums: `[sets, R, heads]`, base-2 log-sums; minus infinity says that a row saw nothing of a set.
 
     Returns:
-        Output and log-sum over both.
+        Output `[R, heads, head_dim]` and log-sum `[R, heads]`; zero and minus infinity where nothing was seen at all.
     """
-    (one, one_sum), (two, two_sum) = first, second
-    highest = torch.maximum(one_sum, two_sum)
-    floor = highest.masked_fill(highest == -torch.inf, 0.0)
-    one_weight, two_weight = (one_sum - floor).exp2(), (two_sum - floor).exp2()
-    total = one_weight + two_weight
-    share = (one_weight / total).nan_to_num()[..., None]
-    merged = share * one + (two_weight / total).nan_to_num()[..., None] * two
-    return merged.to(one.dtype), floor + total.log2()
+    highest = sums.amax(0)
+    weights = (sums - highest.masked_fill(highest == -torch.inf, 0.0)).exp2()
+    total = weights.sum(0)
+    output = ((weights / total.clamp(min=1.0))[..., None] * outputs).sum(0)
+    return output, highest + total.clamp(min=1.0).log2()
 
 
 def split_tail(batch: PagedBatch, rows: int) -> tuple[PagedBatch, PagedBatch]:
@@ -80,4 +75,6 @@ def two_part_attention(
     rows = len(query) // len(batch)
     prefix, tail = split_tail(batch, rows)
     over_prefix = paged_prefix_attention(query, cache, prefix, rules)
-    return merge_states(over_prefix, paged_tree_attention(query, cache, tail, bits, rules))
+    over_tail = paged_tree_attention(query, cache, tail, bits, rules)
+    output, log_sum = merge_states(*(torch.stack(pair) for pair in zip(over_prefix, over_tail, strict=True)))
+    return output.to(query.dtype), log_sum

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from agentspec.benchmarking.codec import FileCodec
 from agentspec.benchmarking.editing import StoredRepositories, summarise_mode
@@ -102,6 +105,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     arguments.model = str(model_folder(arguments.model, Settings.load().cache_directory))
     index = Settings.load().index.directory
     fingerprint = IndexTokenizer(arguments.model, index).identity.fingerprint

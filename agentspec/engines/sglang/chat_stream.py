@@ -15,46 +15,40 @@ from agentspec.engines.sglang.answer import finish_reason, receipt
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from agentspec.engines.base import ChatPrompt, SamplingParams
+    from agentspec.engines.base import ChatPrompt
+    from agentspec.engines.sglang.choice import Choice
     from agentspec.engines.sglang.client import SGLangClient
 
 UNKNOWN_TOKEN = -1
 
 
 class ChatStream:
-    """Streams one choice; arguments as for `GenerateStream`, with the messages as the prompt."""
+    """Streams one choice.
 
-    def __init__(
-        self,
-        client: SGLangClient,
-        name: str,
-        index: int,
-        *,
-        sampling: SamplingParams,
-        prompt: ChatPrompt,
-        params: Mapping[str, Any],
-        seed: int | None,
-        custom_params: Mapping[str, Any],
-        warnings: tuple[str, ...],
-    ) -> None:
+    Args:
+        client: of the server.
+        choice: what to ask.
+        prompt: the messages.
+    """
+
+    def __init__(self, client: SGLangClient, choice: Choice, prompt: ChatPrompt) -> None:
+        sampling = choice.sampling
         self._client = client
-        self._name = name
-        self._index = index
-        self._warnings = warnings
+        self._choice = choice
         self._stops = StopStrings(sampling.stop)
         self._body = {
-            **params,
-            "rid": name,
+            **choice.params,
+            "rid": choice.name,
             "messages": list(prompt.messages),
             "tools": None if prompt.tools is None else list(prompt.tools),
             "chat_template_kwargs": dict(prompt.template_kwargs) or None,
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_completion_tokens": sampling.max_tokens,
-            "seed": seed,
+            "seed": choice.seed,
             "logprobs": sampling.logprobs is not None,
             "top_logprobs": sampling.logprobs or None,
-            "custom_params": custom_params,
+            "custom_params": choice.custom_params,
         }
 
     async def chunks(self) -> AsyncIterator[Chunk]:
@@ -76,7 +70,7 @@ class ChatStream:
         delta = choice["delta"]
         text, _ = self._stops.push(delta.get("content") or "")
         return Chunk(
-            index=self._index,
+            index=self._choice.index,
             text=text,
             reasoning=delta.get("reasoning_content") or "",
             tool_calls=tuple(delta.get("tool_calls") or ()),
@@ -87,16 +81,16 @@ class ChatStream:
         held = self._stops.flush()
         details = usage.get("prompt_tokens_details") or {}
         return Chunk(
-            index=self._index,
+            index=self._choice.index,
             text="" if isinstance(matched, str) and matched.startswith(held) else held,
             finish_reason=finish_reason(ended),
             receipt=receipt(
-                await self._client.receipt(self._name),
+                await self._client.receipt(self._choice.name),
                 prompt_tokens=usage.get("prompt_tokens", 0),
                 cached_tokens=details.get("cached_tokens") or 0,
                 completion_tokens=usage.get("completion_tokens", 0),
                 timings={},
-                warnings=self._warnings,
+                warnings=self._choice.warnings,
             ),
         )
 

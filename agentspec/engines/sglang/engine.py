@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo
 from agentspec.engines.sglang.binding import PARAMS_KEY
 from agentspec.engines.sglang.chat_stream import ChatStream
+from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
 from agentspec.engines.sglang.generate_stream import GenerateStream
 from agentspec.engines.sglang.launcher import Supervisor
@@ -133,17 +134,11 @@ class SGLangEngine:
         try:
             for index, name in enumerate(names):
                 seed = None if sampling.seed is None else sampling.seed + index
-                common: dict[str, Any] = {
-                    "sampling": sampling,
-                    "params": params,
-                    "seed": seed,
-                    "custom_params": custom,
-                    "warnings": tuple(warnings),
-                }
+                choice = Choice(name, index, sampling, params, seed, custom, tuple(warnings))
                 stream = (
-                    GenerateStream(self._client, name, index, prompt=prompt, **common)
-                    if not isinstance(prompt, ChatPrompt)
-                    else ChatStream(self._client, name, index, prompt=prompt, **common)
+                    ChatStream(self._client, choice, prompt)
+                    if isinstance(prompt, ChatPrompt)
+                    else GenerateStream(self._client, choice, prompt)
                 )
                 tasks.append(asyncio.create_task(_pump(stream.chunks(), queue)))
             remaining = len(tasks)

@@ -12,7 +12,7 @@ from agentspec.engines.sglang.receipts import RECEIPT_KEY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from agentspec.engines.base import SamplingParams
+    from agentspec.engines.sglang.choice import Choice
     from agentspec.engines.sglang.client import SGLangClient
 
 
@@ -21,48 +21,29 @@ class GenerateStream:
 
     Args:
         client: of the server.
-        name: unique; names the choice for `/abort_request`.
-        index: of the choice.
-        sampling: of the request.
+        choice: what to ask.
         prompt: text or token ids.
-        params: what `sampling_params` made of `sampling`.
-        seed: of this choice.
-        custom_params: for the worker.
-        warnings: for the receipt.
     """
 
-    def __init__(
-        self,
-        client: SGLangClient,
-        name: str,
-        index: int,
-        *,
-        sampling: SamplingParams,
-        prompt: str | Sequence[int],
-        params: Mapping[str, Any],
-        seed: int | None,
-        custom_params: Mapping[str, Any],
-        warnings: tuple[str, ...],
-    ) -> None:
+    def __init__(self, client: SGLangClient, choice: Choice, prompt: str | Sequence[int]) -> None:
+        sampling = choice.sampling
         self._client = client
-        self._index = index
-        self._warnings = warnings
-        self._logprobs = sampling.logprobs
+        self._choice = choice
         self._stops = StopStrings(sampling.stop)
         self._text = self._released = 0
         self._tokens = self._logprob_rows = 0
         self._body = {
-            "rid": name,
+            "rid": choice.name,
             "text" if isinstance(prompt, str) else "input_ids": prompt,
             "stream": True,
             "return_logprob": sampling.logprobs is not None,
             "top_logprobs_num": sampling.logprobs or 0,
             "return_text_in_logprobs": True,
             "sampling_params": {
-                **params,
+                **choice.params,
                 "max_new_tokens": sampling.max_tokens,
-                "sampling_seed": seed,
-                "custom_params": custom_params,
+                "sampling_seed": choice.seed,
+                "custom_params": choice.custom_params,
             },
         }
 
@@ -82,10 +63,10 @@ class GenerateStream:
         tokens = event["output_ids"][self._tokens :]
         self._tokens += len(tokens)
         return Chunk(
-            index=self._index,
+            index=self._choice.index,
             text=self._new_text(event["text"], reason is not None),
             token_ids=tuple(tokens),
-            logprobs=None if self._logprobs is None else self._new_logprobs(meta),
+            logprobs=None if self._choice.sampling.logprobs is None else self._new_logprobs(meta),
             finish_reason=None if reason is None else finish_reason(reason["type"]),
             receipt=None
             if reason is None
@@ -95,7 +76,7 @@ class GenerateStream:
                 cached_tokens=meta.get("cached_tokens") or 0,
                 completion_tokens=meta["completion_tokens"],
                 timings=meta,
-                warnings=self._warnings,
+                warnings=self._choice.warnings,
             ),
         )
 

@@ -9,6 +9,7 @@ import pytest
 
 from agentspec.engines.base import ChatPrompt, Chunk, SamplingParams
 from agentspec.engines.sglang.chat_stream import UNKNOWN_TOKEN, ChatStream
+from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
 from agentspec.engines.sglang.generate_stream import GenerateStream
 from agentspec.engines.sglang.sampling import sampling_params
@@ -107,17 +108,9 @@ def generate(answer: httpx.Response, sampling: SamplingParams, bodies: list[Any]
             bodies.append(json.loads(request.content))
         return answer
 
-    return GenerateStream(
-        client_of(respond),
-        "x",
-        0,
-        sampling=sampling,
-        prompt=[1, 2],
-        params=sampling_params(sampling, False),
-        seed=7,
-        custom_params={"agentspec": {}},
-        warnings=("mine",),
-    )
+    params = sampling_params(sampling, False)
+    choice = Choice("x", 0, sampling, params, seed=7, custom_params={"agentspec": {}}, warnings=("mine",))
+    return GenerateStream(client_of(respond), choice, [1, 2])
 
 
 async def test_cumulative_events_become_differences() -> None:
@@ -202,17 +195,7 @@ async def test_chat_streams_carry_text_reasoning_and_tool_calls() -> None:
         return httpx.Response(200, json=RECEIPT) if request.url.path == "/agentspec/receipts/x" else answer
 
     prompt = ChatPrompt([{"role": "user", "content": "hi"}], tools=[{"type": "function"}])
-    stream = ChatStream(
-        client_of(respond),
-        "x",
-        1,
-        sampling=SamplingParams(stop=("STOP",), logprobs=1),
-        prompt=prompt,
-        params={},
-        seed=None,
-        custom_params={},
-        warnings=(),
-    )
+    stream = ChatStream(client_of(respond), Choice("x", 1, SamplingParams(stop=("STOP",), logprobs=1), {}), prompt)
     chunks = await run(stream)
     assert "".join(chunk.text for chunk in chunks) == "ab "
     assert "".join(chunk.reasoning for chunk in chunks) == "hm"

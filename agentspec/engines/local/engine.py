@@ -255,7 +255,8 @@ class LocalEngine:
 
 def _warm_up(drafter: Drafter, target: Target) -> None:
     """Let the drafter look at the vocabulary and load what it needs before the first request comes."""
-    example = np.array(target.tokenizer.encode(inspect.getsource(LocalEngine)), np.int32)
+    edit = f"Change this file:\n```python\n{inspect.getsource(LocalEngine)}```\n"
+    example = np.array(target.tokenizer.encode(edit), np.int32)
     drafting = ChoiceDrafting("warm-up", target.model.vocab_size)
     drafting.begin(drafter, DraftRequest(example, codec=target.tokenizer))
 

@@ -48,7 +48,7 @@ def train_tokenizer():
     return wrapped
 
 
-def make_folder(folder, seed=0):
+def make_folder(folder, seed=0, layers=2):
     """A model folder in Hugging Face format."""
     wrapped = train_tokenizer()
     torch.manual_seed(seed)
@@ -56,7 +56,7 @@ def make_folder(folder, seed=0):
         vocab_size=len(wrapped),
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,

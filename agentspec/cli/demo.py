@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 DIFFERENT_OUTPUT = 1
 """Exit status when a request failed or speculation changed a text."""
 
+_HEADINGS = (
+    "tokens",
+    "verify\nsteps",
+    "tokens\nper step",
+    "tok/s\noff",
+    "tok/s\non",
+    "ratio",
+    "cached\nprompt",
+    "identical",
+)
+
 
 def demo(
     repository: Annotated[Path, typer.Option("--repository", help="A checkout of agentspec.")] = Path(),
@@ -96,9 +107,10 @@ def _print_table(pairs: Sequence[Pair]) -> None:
 
     from agentspec.benchmarking.editing import overall_ratio, summarise_mode
 
-    table = Table("request", box=None, pad_edge=False)
-    for name in ("tokens", "steps", "per step", "tok/s off", "tok/s on", "ratio", "cached", "identical"):
-        table.add_column(name, justify="right")
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    table.add_column("request", no_wrap=True)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
     for label, members in [*((pair.task.kind, [pair]) for pair in pairs), ("loop", pairs)]:
         plain = summarise_mode([pair.plain for pair in members])
         drafted = summarise_mode([pair.drafted for pair in members])

@@ -255,8 +255,9 @@ class LocalEngine:
 
 def _warm_up(drafter: Drafter, target: Target) -> None:
     """Let the drafter look at the vocabulary and load what it needs before the first request comes."""
+    highest = target.model.vocab_size - 1
     edit = f"Change this file:\n```python\n{inspect.getsource(LocalEngine)}```\n"
-    example = np.array(target.tokenizer.encode(edit), np.int32)
+    example = np.array([*target.tokenizer.encode(edit), highest], np.int32)
     drafting = ChoiceDrafting("warm-up", target.model.vocab_size)
     drafting.begin(drafter, DraftRequest(example, codec=target.tokenizer))
 

@@ -393,3 +393,14 @@ async def test_without_repositories_naming_one_is_a_warning(tiny):
     async with running(tiny) as engine:
         [result] = await collect(engine, ask(repository="r1", max_tokens=3))
     assert "no repositories" in result.receipt.warnings[0]
+
+
+async def test_a_drafter_that_cannot_begin_keeps_nobody_from_decoding(tiny):
+    class Broken:
+        def begin(self, request):
+            raise MemoryError("no room for an index")
+
+    async with running(tiny, drafter=Broken()) as engine:
+        [result] = await collect(engine, ask(max_tokens=3))
+    assert len(result.tokens) == 3
+    assert "no room for an index" in result.receipt.warnings[0]

@@ -34,6 +34,7 @@ class StepClock:
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._scale = 1.0
+        self._plain_steps = 0
         self._curves: dict[tuple[int, int, int], NDArray[np.float32]] = {}
 
     def plain_seconds(self, batch: int, context: int) -> float:
@@ -43,7 +44,9 @@ class StepClock:
     def observe_plain(self, batch: int, context: int, seconds: float) -> None:
         """Learn from a plain step of `batch` sequences."""
         ratio = seconds / self._cost.seconds(batch, context)
-        self._scale += self._FORGETTING * (ratio - self._scale)
+        self._plain_steps += 1
+        # At first a mean of all steps, so that the first ones already count: the load may have changed since start.
+        self._scale += max(self._FORGETTING, 1 / self._plain_steps) * (ratio - self._scale)
 
     def verify_curve(self, batch: int, context: int, max_nodes: int) -> NDArray[np.float32]:
         """Cost of a draft of one sequence when the others of the batch draft as much.

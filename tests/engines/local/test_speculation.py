@@ -66,6 +66,14 @@ def test_tokens_that_a_pass_of_some_length_takes(seconds, tokens):
     assert StepClock(LinearCost()).tokens_within(seconds, multiple=8, most=40) == tokens
 
 
+def test_one_plain_step_is_enough_to_know_a_much_slower_machine():
+    clock = StepClock(LinearCost())
+    clock.observe_plain(1, 0, 5.5)
+    assert clock.plain_seconds(1, 0) == pytest.approx(5.5)
+    clock.observe_plain(1, 0, 3.3)
+    assert clock.plain_seconds(1, 0) == pytest.approx(4.4)
+
+
 def test_share_of_one_sequence_in_a_step():
     clock = StepClock(LinearCost())
     assert clock.share(batch=2, nodes=0, all_nodes=0, context=0) == 1

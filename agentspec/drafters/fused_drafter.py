@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 FORGETTING = 0.1
 """Weight of the newest observation in running means."""
 
-EXPECTED_AT_FIRST = 1.0
+GAIN_AT_FIRST = 1.0
 """Tokens that the head is assumed to bring before it has drafted anything."""
+
+RETRY_AFTER = 32
+"""Rounds after which a head that did not pay is asked once more: the text may have changed."""
+
+SURE = 0.05
+"""Smallest probability of a miss that is divided by."""
+
+CATCHING_UP = 32
+"""Tokens read at once from which on the time of a draft says nothing of the next one's."""
 
 
 class StreamMemory:
@@ -47,6 +56,11 @@ class StreamMemory:
         self._parts: list[Tensor] = []
         self._end = 0
         self._skipped = 0
+
+    @property
+    def waiting(self) -> int:
+        """Tokens whose streams have not been handed over."""
+        return sum(len(part) for part in self._parts)
 
     def add(self, start: int, streams: Tensor) -> None:
         """Streams `[q, 3 * hidden]` of the tokens from position `start` on; what lies between is not known."""
@@ -73,8 +87,7 @@ class StreamMemory:
         self._parts = [streams[ready:]] if ready < len(streams) else []
 
     def _drop_all(self, start: int) -> None:
-        held = sum(len(part) for part in self._parts)
-        self._skipped += held + start - self._end
+        self._skipped += self.waiting + start - self._end
         self._parts = []
 
 
@@ -97,8 +110,10 @@ class FusedSession:
         self._calibration = Calibration()
         self._drafted: DraftTree | None = None
         self._proposed = DraftTree.empty()
-        self._expected = EXPECTED_AT_FIRST
-        self._draft_seconds = 0.0
+        self._gain = GAIN_AT_FIRST
+        self._pass_seconds = 0.0
+        self._passes = 1.0
+        self._declined = 0
         self._receipt = DraftReceipt()
 
     def read(self, start: int, streams: Tensor) -> None:
@@ -109,7 +124,12 @@ class FusedSession:
         """See `agentspec.drafters.base.DraftSession.propose`."""
         started = time.perf_counter()
         known = DraftTree.empty() if self._alone else self._tree.propose(budget)
-        self._proposed = self._with_head(budget) if self._head_pays(known, budget) else known
+        if self._head_pays(known, budget):
+            self._declined = 0
+            self._proposed = self._with_head(known, budget)
+        else:
+            self._declined += 1
+            self._proposed = known
         self._receipt.propose_seconds += time.perf_counter() - started
         return self._proposed
 
@@ -130,29 +150,40 @@ class FusedSession:
         """Counts so far."""
         return self._receipt
 
-    def _with_head(self, budget: Budget) -> DraftTree:
+    def _with_head(self, known: DraftTree, budget: Budget) -> DraftTree:
         """The tree of all sources, the head's among them."""
         started = time.perf_counter()
+        caught_up = self._streams.waiting < CATCHING_UP
         self._streams.take(self._head)
-        drafted = self._head.draft()
+        level_gain = None if budget.cost is None else self._pass_seconds / float(budget.cost[0])
+        drafted = self._head.draft(level_gain)
         seconds = time.perf_counter() - started
+        passes = int(drafted.depths().max(initial=1))
+        if caught_up:
+            forget = FORGETTING if self._pass_seconds else 1.0
+            self._pass_seconds += forget * (seconds / passes - self._pass_seconds)
+        self._passes += FORGETTING * (passes - self._passes)
         self._drafted = drafted
         calibrated = replace(drafted, prob=self._calibration.apply(drafted.prob))
-        self._expected += FORGETTING * (float(calibrated.path_probabilities().sum()) - self._expected)
-        self._draft_seconds += (seconds - self._draft_seconds) * (FORGETTING if self._draft_seconds else 1.0)
-        if budget.cost is not None:
-            # What the head took is spent whatever is verified; that makes a larger tree worth its cost.
-            budget = replace(budget, cost=budget.cost + np.float32(seconds))
-        return self._tree.propose(budget, calibrated)
+        if budget.cost is None:
+            return self._tree.propose(budget, calibrated)
+        # What the head took is spent whatever is verified; that makes a larger tree worth its cost.
+        spent = replace(budget, cost=budget.cost + np.float32(seconds))
+        fused = self._tree.propose(spent, calibrated)
+        stretch = float(budget.cost[len(fused)]) / float(budget.cost[len(known)])
+        gain = (_tokens(fused) - _tokens(known) * stretch) / max(_missed(known), SURE)
+        self._gain += FORGETTING * (gain - self._gain)
+        return fused
 
     def _head_pays(self, known: DraftTree, budget: Budget) -> bool:
-        """Whether asking the head promises more tokens per second than verifying `known` as it is."""
-        if budget.cost is None or self._alone:
+        """Whether asking the head promises more tokens per second than verifying `known` as it is.
+
+        What it brings beyond the verify time it adds is in proportion to how often the model-free tree has nothing.
+        """
+        if budget.cost is None or self._alone or self._declined >= RETRY_AFTER:
             return True
-        tokens = 1.0 + float(known.path_probabilities().sum())
-        missed = 1.0 - float(known.prob[known.parents == ROOT].sum())
-        verify_seconds = float(budget.cost[len(known)])
-        return missed * self._expected / tokens > self._draft_seconds / verify_seconds
+        share_of_step = self._pass_seconds * self._passes / float(budget.cost[len(known)])
+        return _missed(known) * self._gain > _tokens(known) * share_of_step
 
     def _count(self, emitted: list[int]) -> None:
         receipt, tree = self._receipt, self._proposed
@@ -162,6 +193,16 @@ class FusedSession:
         for node in tree.accepted_path(emitted):
             source = Source(int(tree.source[node]))
             receipt.accepted[source] = receipt.accepted.get(source, 0) + 1
+
+
+def _tokens(tree: DraftTree) -> float:
+    """Expected tokens of a verify step over `tree`, the bonus token among them."""
+    return 1.0 + float(tree.path_probabilities().sum())
+
+
+def _missed(tree: DraftTree) -> float:
+    """Probability that the next token is none of the tree's."""
+    return 1.0 - float(tree.prob[tree.parents == ROOT].sum())
 
 
 class FusedDrafter:

@@ -102,16 +102,31 @@ def test_a_confident_copy_is_left_alone():
     budget = Budget(max_nodes=32, max_depth=16, min_path_prob=0.02, cost=cost)
     asked = []
     draft = session._head.draft
-    session._head.draft = lambda: (asked.append(len(session._text)), draft())[1]
-    session._draft_seconds = 1.0
+    session._head.draft = lambda gain: (asked.append(gain), draft(gain))[1]
+    session._pass_seconds = 1.0
     tree = session.propose(budget)
     assert len(tree)
     assert Source.EAGLE3 not in tree.source
     assert asked == []
     # With free drafts even a small chance of a miss pays.
-    session._draft_seconds = 0.0
+    session._pass_seconds = 0.0
     session.propose(budget)
     assert asked
+
+
+def test_a_head_that_never_pays_is_asked_now_and_then():
+    """Drafts that take longer than the steps they could save: the head is left alone, but not for ever."""
+    session = drafter().begin(DraftRequest(prompt=int32(3, 5, 7)))
+    session.read(0, streams(3))
+    asked = []
+    draft = session._head.draft
+    session._head.draft = lambda gain: (asked.append(len(session._text)), draft(gain))[1]
+    budget = Budget(max_nodes=8, max_depth=4, cost=np.full(9, 1e-9, np.float32))
+    for step in range(100):
+        session.commit(int32(8 + step % 30))
+        session.read(3 + step, streams(1, seed=step))
+        session.propose(budget)
+    assert 3 <= len(asked) <= 6
 
 
 def test_a_copy_continues_a_leaf_of_the_head():

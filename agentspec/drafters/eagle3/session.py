@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from agentspec.drafters.eagle3.head import Eagle3Head
 
-WINDOW = 1024
-"""Most committed tokens that the head looks back on. It was trained on short texts, and the target remembers the rest:
-its streams carry it."""
+WINDOW = 256
+"""Most committed tokens of a prompt that the head looks back on, and fewest that it remembers. Reading them costs the
+first draft of a request; the target's streams carry what lies before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,7 @@ class Growth:
         width: nodes of a level that are expanded further.
         children: likeliest next tokens taken of each expanded node.
         min_path_prob: nodes whose path is less likely are not drafted.
-        level_gain: expected accepted tokens that one more level must promise; what a pass of the head costs,
-            measured in steps of the target.
+        level_gain: expected accepted tokens that one more level must promise, where the caller does not say.
     """
 
     depth: int = 5
@@ -165,8 +164,14 @@ class Eagle3Session:
         self._last = last, self._head.logits(last)
 
     @torch.inference_mode()
-    def draft(self) -> DraftTree:
-        """The head's tree after the last token read; empty before the first `read`."""
+    def draft(self, level_gain: float | None = None) -> DraftTree:
+        """The head's tree after the last token read; empty before the first `read`.
+
+        Args:
+            level_gain: accepted tokens that one more level must promise: the time of a pass of the head in steps of
+                the target; None: `Growth.level_gain`.
+        """
+        gain = self._growth.level_gain if level_gain is None else level_gain
         tree = _GrowingTree(self._growth)
         if self._last is None:
             return tree.finish()
@@ -182,7 +187,7 @@ class Eagle3Session:
             top = logits.float().softmax(-1).topk(min(growth.children, logits.shape[-1]))
             ids = self._head.draft_to_target[top.indices]
             nodes = tree.add_level(expanded, ids.tolist(), top.values.tolist())
-            if level + 1 == growth.depth or not nodes or tree.promise(nodes) < growth.level_gain:
+            if level + 1 == growth.depth or not nodes or tree.promise(nodes) < gain:
                 break
             rows = [expanded.index(tree.parents[node]) for node in nodes]
             start = growth.width * level

@@ -98,7 +98,7 @@ class SGLangEngine:
         self._fingerprint = await asyncio.to_thread(
             _fingerprint_of, info["tokenizer_path"], self._settings.index.directory
         )
-        name = self._settings.engine.served_name or listed["id"]
+        name = self._settings.engine.served_name or _name_of(listed["id"], self._settings)
         self._model = ModelInfo(name, int(listed["max_model_len"]), int(time.time()))
         self._polling = asyncio.create_task(self._poll())
 
@@ -290,6 +290,11 @@ def _fingerprint_of(tokenizer: str, index_directory: Path) -> str | None:
     except ModelError as error:
         _log.warning("indexes are not used", reason=str(error))
         return None
+
+
+def _name_of(listed: str, settings: Settings) -> str:
+    """What clients call the model: for one that was loaded from a folder, the name that the settings gave it."""
+    return Path(settings.engine.model).name if Path(listed).is_dir() else listed
 
 
 def _store_name(snapshot: Snapshot, settings: Settings) -> str:

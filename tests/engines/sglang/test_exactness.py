@@ -58,7 +58,8 @@ def feature_cases(texts: list[str]) -> list[Case]:
         Case("frequency penalty", greedy(first, 64, frequency_penalty=0.7)),
         Case("presence penalty", greedy(second, 64, presence_penalty=0.9)),
         Case("repetition penalty", greedy(third, 64, repetition_penalty=1.3)),
-        Case("all penalties", greedy(first, 64, frequency_penalty=0.4, presence_penalty=0.3, repetition_penalty=1.1)),
+        # Not with the repetition penalty too: without overlap, SGLang applies them in an order that each start draws.
+        Case("two penalties", greedy(first, 64, frequency_penalty=0.4, presence_penalty=0.3)),
         Case("logit bias", greedy(second, 64, logit_bias={"260": 4.0, "32": -100.0})),
         Case("logprobs", greedy(first, 48) | logprobs),
         Case("seed", seeded(first, 1)),

@@ -50,9 +50,10 @@ class _Context:
         self.private = sum(map(len, parts))
         self._buffer = np.concatenate([*parts, prompt])
         self._length = len(self._buffer)
-        self._places: dict[int, list[int]] = {}
-        for place, token in enumerate(self._buffer.tolist()):
-            self._places.setdefault(token, []).append(place)
+        # Places of what is known from the start, by token; what is appended goes into lists.
+        self._order = np.argsort(self._buffer, kind="stable")
+        self._sorted = self._buffer[self._order]
+        self._appended: dict[int, list[int]] = {}
 
     def append(self, tokens: NDArray[np.int32]) -> None:
         needed = self._length + len(tokens)
@@ -60,7 +61,7 @@ class _Context:
             self._buffer = np.concatenate([self._buffer, np.empty(needed, np.int32)])
         self._buffer[self._length : needed] = tokens
         for place, token in enumerate(tokens.tolist(), start=self._length):
-            self._places.setdefault(token, []).append(place)
+            self._appended.setdefault(token, []).append(place)
         self._length = needed
 
     def matches(self, length: int, among: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -73,13 +74,18 @@ class _Context:
         if length > self._length - self.private:
             return np.empty(0, np.int64)
         if among is None:
-            last = int(self._buffer[self._length - 1])
-            places = np.array(self._places[last][:-1], np.int64)
-            return places if length == 1 else self.matches(length, self.matches(length - 1))
+            return self._last_token_places() if length == 1 else self.matches(length, self.matches(length - 1))
         offset = length - 1
         places = among[among >= offset]
         same: NDArray[np.bool_] = self._buffer[places - offset] == self._buffer[self._length - 1 - offset]
         return places[same]
+
+    def _last_token_places(self) -> NDArray[np.int64]:
+        """Places of the context's last token, without its last one."""
+        last = self._buffer[self._length - 1]
+        first, end = np.searchsorted(self._sorted, [last, last + 1])
+        appended = np.array(self._appended.get(int(last), ()), np.int64)
+        return np.concatenate([self._order[first:end], appended])[:-1]
 
     def after(self, place: int, count: int) -> NDArray[np.int32]:
         """Up to `count` tokens behind `place`, up to the document's end."""

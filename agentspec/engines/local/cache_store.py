@@ -19,6 +19,9 @@ _TAKE_OVER_SHARE = 0.75
 """A retained cache is taken over, not copied, when the prompt shares at least this part of its text: what the others
 lose by it is little, and no memory is moved."""
 
+_TAKE_OVER_EXCESS = 4
+"""Nor is one taken over that is larger by more than this factor than what is needed: others may wait for the rest."""
+
 
 class CacheStore:
     """Finds memory for new generations, with as much of the prompt in it as any known text has.
@@ -69,7 +72,7 @@ class CacheStore:
         """
         donor, shared = self._longest_prefix(prompt, running)
         donor_retained = donor in self._prefixes.texts
-        first = self._take_over(donor, shared, slots[0])
+        first = self._take_over(donor, shared, slots)
         caches = [] if first is None else [first]
         for need in slots[len(caches) :]:
             cache = self._allocate(need, spare=donor)
@@ -113,10 +116,11 @@ class CacheStore:
                 best = (text, shared)
         return best
 
-    def _take_over(self, donor: CachedText | None, shared: int, slots: int) -> KVCache | None:
-        if donor is None or donor not in self._prefixes.texts:
+    def _take_over(self, donor: CachedText | None, shared: int, slots: Sequence[int]) -> KVCache | None:
+        if donor is None or donor not in self._prefixes.texts or shared < _TAKE_OVER_SHARE * len(donor.tokens):
             return None
-        if donor.cache.capacity < slots or shared < _TAKE_OVER_SHARE * len(donor.tokens):
+        capacity = donor.cache.capacity
+        if not slots[0] <= capacity <= _TAKE_OVER_EXCESS * slots[0] or not self.fits([capacity, *slots[1:]]):
             return None
         cache = self._prefixes.take(donor)
         cache.truncate(shared)

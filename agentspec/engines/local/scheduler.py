@@ -141,6 +141,9 @@ class Scheduler:
                 [self._limits.slots(len(generation.prompt), choice.max_new) for choice in generation.choices],
                 [running.text(running.choices[0]) for running in self._running],
             )
+            if caches is None and not self._running:
+                self._fail(generation, EngineError("there is no key/value memory though nothing else is running"))
+                continue
             if caches is None:
                 # First come, first served: what is behind it waits too, until something ends.
                 self._memory_full = True

@@ -70,6 +70,22 @@ def test_a_cache_too_small_to_go_on_is_copied(pool):
     assert cache.length == 4
 
 
+def test_a_cache_much_too_large_is_not_held_for_a_short_request(pool):
+    store = CacheStore(pool, retained=4)
+    finished(store, pool, tokens(1, 2, 3, 4), slots=60)
+    [cache] = store.reserve(tokens(1, 2, 3, 4, 5), [10], [])
+    assert cache.capacity == 10
+    assert cache.length == 4
+
+
+def test_a_cache_is_not_taken_over_where_the_other_choices_would_not_fit_beside_it(pool):
+    store = CacheStore(pool, retained=4)
+    finished(store, pool, tokens(1, 2, 3, 4), slots=70)
+    caches = store.reserve(tokens(1, 2, 3, 4, 5), [45, 45], [])
+    assert caches is not None
+    assert store.used == 90
+
+
 def test_running_texts_are_copied_from(pool):
     store = CacheStore(pool, retained=4)
     [busy] = store.reserve(tokens(1, 2, 3), [20], [])

@@ -241,6 +241,16 @@ def test_a_request_waits_for_memory_and_then_runs(tiny):
     assert bench.pool.used <= 100
 
 
+def test_a_request_that_never_fits_is_an_error_and_no_standstill(tiny):
+    bench = Bench(tiny, slots=100)
+    generation = Bench(tiny).preparation.prepare(ask(id="a", prompt=long_prompt(90), max_tokens=90))
+    bench.scheduler.submit(generation)
+    bench.submit(ask(id="b", prompt=long_prompt(10), max_tokens=2))
+    bench.finish()
+    assert "no key/value memory" in str(bench.errors["a"])
+    assert len(bench.tokens("b")) == 2
+
+
 def test_cached_tokens_are_those_not_computed_again(tiny):
     bench = Bench(tiny)
     bench.submit(ask(id="a", prompt=long_prompt(100), max_tokens=4))

@@ -107,12 +107,12 @@ def git() -> Check:
 
 def native_core() -> Check:
     """The compiled modules."""
-    for module in ("agentspec.index._native", "agentspec.drafters._native"):
+    for module in ("agentspec.index._native", "agentspec.drafters._native", "agentspec.kernels._native"):
         try:
             importlib.import_module(module)
         except ImportError as error:
             return Check("native core", "fail", f"{module}: {error}", "build it: make native (or pip install -e .)")
-    return Check("native core", "ok", "index and drafters load")
+    return Check("native core", "ok", "index, drafters and kernels load")
 
 
 def torch_and_devices() -> Iterator[Check]:

@@ -49,5 +49,4 @@ def read_bandwidth(threads: int, passes: int = 5) -> float:
 
     A plain decoding step reads every weight once, so the bytes of the weights over this are its floor.
     """
-    bandwidth: float = _native.read_bandwidth(BANDWIDTH_BUFFER_BYTES, threads, passes)
-    return bandwidth
+    return _native.read_bandwidth(BANDWIDTH_BUFFER_BYTES, threads, passes)

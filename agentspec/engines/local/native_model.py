@@ -91,8 +91,7 @@ class NativeModel(TargetModel):
     @property
     def instruction_set(self) -> str:
         """What the kernels use of the processor."""
-        name: str = self._decoder.instruction_set
-        return name
+        return self._decoder.instruction_set
 
     @property
     def threads(self) -> int:
@@ -103,6 +102,14 @@ class NativeModel(TargetModel):
     def threads(self, threads: int) -> None:
         self._threads = threads
         self._decoder.set_threads(threads)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a pass reads whatever its size: those of all products, the head included."""
+        shape = self.architecture
+        queries, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        layer = shape.hidden * (2 * queries + 2 * kv + 3 * shape.intermediate)
+        return (shape.layers * layer + shape.vocab_size * shape.hidden) * self.layout.dtype.itemsize
 
     @property
     def fingerprint(self) -> str:

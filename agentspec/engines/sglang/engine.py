@@ -39,7 +39,7 @@ _STATS_SECONDS = 1.0
 _GAUGES = {
     "sglang:num_running_reqs": "running",
     "sglang:num_queue_reqs": "waiting",
-    "sglang:num_used_tokens": "used",
+    "sglang:kv_available_tokens": "available",
     "sglang:max_total_num_tokens": "total",
 }
 
@@ -170,12 +170,13 @@ class SGLangEngine:
 
     def stats(self) -> EngineStats:
         """State as of the last poll, at most a second or two old."""
+        total = self._gauges.get("total", 0)
         return EngineStats(
             ready=self._is_ready(),
             running=self._gauges.get("running", 0),
             waiting=self._gauges.get("waiting", 0),
-            kv_tokens_used=self._gauges.get("used", 0),
-            kv_tokens_total=self._gauges.get("total", 0),
+            kv_tokens_used=total - self._gauges.get("available", total),
+            kv_tokens_total=total,
             progress=self._progress,
         )
 

@@ -98,6 +98,16 @@ async def test_text_tokens_and_messages(engine: SGLangEngine) -> None:
     assert text_of(by_chat) == text_of(await collect(engine, request("chat text", rendered)))
 
 
+async def test_stats_come_from_the_server(engine: SGLangEngine) -> None:
+    await collect(engine, request("stats"))
+    await asyncio.sleep(2.5)
+    stats = engine.stats()
+    assert stats.ready
+    assert (stats.running, stats.waiting, stats.kv_tokens_total) == (0, 0, 8192)
+    assert 32 < stats.kv_tokens_used < 8192, "prefixes that are kept for reuse count as used"
+    assert stats.progress
+
+
 async def test_tools_go_through_the_chat_endpoint(engine: SGLangEngine) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     chat = ChatPrompt([{"role": "user", "content": "def f("}], tools=[tool])

@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.kernels.ancestor_bits import pack_mask
-from agentspec.kernels.flashinfer_tree.build import KernelBuildError, build, cuda_toolkit
+from agentspec.kernels.flashinfer_tree import build as build_module
+from agentspec.kernels.flashinfer_tree.build import KernelBuildError, build, compiler_environment
 from agentspec.kernels.flashinfer_tree.variant import HEAD_DIMS, SCALARS, TreeVariant
 from agentspec.kernels.paged_tree_attention import _visible
 from tests.kernels.attention_cases import row_mask
@@ -196,10 +198,34 @@ def test_forms_that_do_not_exist_are_refused(arguments, message):
         TreeVariant(*arguments)
 
 
-def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    with pytest.raises(KernelBuildError, match=f"no CUDA compiler in {tmp_path}"):
-        cuda_toolkit()
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+    """A machine on which nothing of CUDA is found; its packages lie in the returned folder."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(build_module, "SYSTEM_TOOLKIT", str(tmp_path / "none"))
+    monkeypatch.setattr(
+        build_module, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    )
+    return tmp_path
+
+
+def test_a_missing_compiler_is_named(no_compiler, monkeypatch):
+    with pytest.raises(KernelBuildError, match="no CUDA compiler"):
+        compiler_environment()
+    monkeypatch.setenv("CUDA_HOME", str(no_compiler))
+    with pytest.raises(KernelBuildError, match="where there is no bin/nvcc"):
+        compiler_environment()
+
+
+def test_the_newest_packaged_compiler_is_used_where_there_is_no_other(no_compiler, monkeypatch):
+    for version in ("cu12", "cu13"):
+        (no_compiler / version / "bin").mkdir(parents=True)
+        (no_compiler / version / "bin" / "nvcc").touch()
+    assert compiler_environment() == {"CUDA_HOME": str(no_compiler / "cu13")}
+    monkeypatch.setattr("shutil.which", lambda name: "/somewhere/nvcc")
+    assert compiler_environment() == {}, "what FlashInfer finds by itself is left to it"
 
 
 def test_a_missing_flashinfer_is_named(monkeypatch):

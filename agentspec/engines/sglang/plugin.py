@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import sys
 
-from agentspec.engines.sglang import cpu_backend, front, parent, receipts, requirements
+from agentspec.engines.sglang import cpu_backend, front, parent, receipts, requirements, tree_attention
 from agentspec.engines.sglang.platform import cpu_engine_requested
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ def register() -> None:
     from agentspec.engines.sglang import algorithm
 
     algorithm.register()
+    tree_attention.register()
     if multiprocessing.parent_process() is None:  # hooks import what they hook, so each goes where that is loaded
         _hook_server()
     elif _SCHEDULER in sys.modules:
@@ -49,6 +50,7 @@ def _hook_scheduler() -> None:
     HookRegistry.register(eagle_sample, acceptance.sample, HookType.AROUND)
     streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
     HookRegistry.register(f"{streamer}.build_additional_customized_info", receipts.for_streamer, HookType.REPLACE)
+    tree_attention.keep_drafting_stock()
 
 
 def _hook_server() -> None:

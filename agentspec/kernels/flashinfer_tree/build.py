@@ -27,8 +27,10 @@ Extent = Literal["library", "verify"]
 
 COMPILER = "agentspec.kernels.flashinfer_tree.compiler"
 
+SYSTEM_TOOLKIT = "/usr/local/cuda"
+"""Where FlashInfer looks when no variable and no `nvcc` on the path says otherwise."""
+
 _SHOWN_LINES = 40
-_TOOLKITS = ("/usr/local/cuda", "/opt/cuda")
 
 
 class KernelBuildError(AgentspecError):
@@ -57,15 +59,18 @@ def build(variant: TreeVariant, architecture: str, extent: Extent = "library", j
             "flashinfer is not installed beside agentspec; install agentspec[sglang], or flashinfer-python>=0.7.2"
         )
     order = {"jit_args": [_plain(one) for one in variant.jit_args()], "jit_kwargs": variant.jit_kwargs()}
-    with TemporaryDirectory() as stubs:
-        environment = os.environ | {
-            "CUDA_HOME": str(cuda_toolkit()),
+    with TemporaryDirectory() as fallbacks:
+        if extent == "library":
+            _link_fallbacks(Path(fallbacks))
+        libraries = [fallbacks, os.environ.get("LIBRARY_PATH", "")]
+        environment = {
+            **os.environ,
+            **compiler_environment(),
             "FLASHINFER_CUDA_ARCH_LIST": architecture,
-            "FLASHINFER_EXTRA_LDFLAGS": f"{os.environ.get('FLASHINFER_EXTRA_LDFLAGS', '')} -L{stubs}".strip(),
+            # Not a linker flag: FlashInfer builds again whatever was built by another command than its own.
+            "LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
             "MAX_JOBS": str(jobs),
         }
-        if extent == "library":
-            _stub_driver(Path(stubs))
         result = subprocess.run(
             [sys.executable, "-m", COMPILER, extent],
             input=json.dumps(order),
@@ -80,41 +85,47 @@ def build(variant: TreeVariant, architecture: str, extent: Extent = "library", j
     return [Path(line) for line in json.loads(result.stdout.splitlines()[-1])]
 
 
-def cuda_toolkit() -> Path:
-    """The CUDA toolkit to build with: the one named in the environment, the system's, or that of the pip packages.
+def compiler_environment() -> dict[str, str]:
+    """What FlashInfer must be told to find a CUDA compiler: nothing where it finds one by itself.
+
+    Otherwise it is the compiler of the pip packages. A server then needs the same variable, or it builds again.
 
     Raises:
-        KernelBuildError: there is none.
+        KernelBuildError: there is no compiler.
     """
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    packaged = [root / "cu13" for root in _package_roots("nvidia")]
-    found = shutil.which("nvcc")
-    candidates = [Path(named)] if named else [*map(Path, _TOOLKITS), *packaged]
-    if found and not named:
-        candidates.append(Path(found).resolve().parent.parent)
-    for home in candidates:
+    if named:
+        if not (Path(named) / "bin" / "nvcc").exists():
+            raise KernelBuildError(f"CUDA_HOME names {named}, where there is no bin/nvcc; correct or unset it")
+        return {}
+    if shutil.which("nvcc") or (Path(SYSTEM_TOOLKIT) / "bin" / "nvcc").exists():
+        return {}
+    for home in _packaged_toolkits():
         if (home / "bin" / "nvcc").exists():
-            return home
-    raise KernelBuildError(
-        f"no CUDA compiler in {', '.join(map(str, candidates))}; install the toolkit (or pip's nvidia-cuda-nvcc) "
-        "and set CUDA_HOME"
-    )
+            return {"CUDA_HOME": str(home)}
+    raise KernelBuildError("no CUDA compiler; install the CUDA toolkit, or pip's nvidia-cuda-nvcc beside agentspec")
 
 
-def _package_roots(package: str) -> list[Path]:
-    spec = find_spec(package)
-    return [] if spec is None else [Path(root) for root in spec.submodule_search_locations or ()]
+def _packaged_toolkits() -> list[Path]:
+    """Toolkits among the installed packages, newest first."""
+    spec = find_spec("nvidia")
+    roots = [] if spec is None else list(spec.submodule_search_locations or ())
+    return sorted((home for root in roots for home in Path(root).glob("cu[0-9]*")), reverse=True)
 
 
-def _stub_driver(folder: Path) -> None:
-    """Put an empty `libcuda.so` into `folder`: the linker asks for the driver's library, which only a GPU's host has.
+def _link_fallbacks(folder: Path) -> None:
+    """Put into `folder` what the linker asks for by name and may not find: the driver's library and the runtime's.
 
-    It bears the name that the loader resolves at run time, and is searched after every real one.
+    The driver's is an empty one under the name that is resolved when the kernel is loaded, on the GPU's own host.
     """
-    command = [os.environ.get("CXX", "c++"), "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null"]
+    command = [os.environ.get("CXX", "c++"), "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", os.devnull]
     result = subprocess.run([*command, "-o", str(folder / "libcuda.so")], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise KernelBuildError(f"the C++ compiler does not link:\n{result.stderr}")
+    places = [Path(SYSTEM_TOOLKIT) / "lib64", *(home / "lib" for home in _packaged_toolkits())]
+    runtimes = [file for place in places for file in sorted(place.glob("libcudart.so*"))]
+    if runtimes:
+        (folder / "libcudart.so").symlink_to(runtimes[0])
 
 
 def _plain(argument: object) -> object:

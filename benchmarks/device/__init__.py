@@ -1,0 +1,1 @@
+"""What verification costs on a GPU: `python -m benchmarks.device.run`."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentspec.drafters.tree import ROOT
 from agentspec.kernels.acceptance import walk
-from agentspec.kernels.ancestor_bits import unpack_bits
+from agentspec.kernels.ancestor_bits import pack_mask, unpack_bits
 from agentspec.kernels.sampling import Sampler, Truncation
 from agentspec.kernels.tree_mask import accepted_rows
 from tests.kernels.attention_cases import row_mask
@@ -22,6 +22,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before triton is imported", allow_module_level=True)
 
 from agentspec.kernels.triton.accept import NO_PARENT, DeviceSampling, accept
+from agentspec.kernels.triton.bits import pack_mask_into
 from agentspec.kernels.triton.compaction import PathCompaction
 from agentspec.kernels.triton.merge import merge_trees
 from agentspec.kernels.triton.thresholds import support_thresholds
@@ -253,3 +254,15 @@ def test_merged_trees_are_the_union_in_order(groups, width):
         assert merged.parents[b].tolist() == [-1, *(p for _, p in rows), *[NO_PARENT] * (width - count)]
         assert merged.depths[b, :count].tolist() == [0, *union.depths().tolist()]
         assert torch.equal(unpack_bits(merged.bits[b].cpu(), width), row_mask(union, width))
+
+
+@settings(deadline=None, max_examples=15)
+@given(trees=st.lists(draft_trees(3, max_nodes=9), min_size=1, max_size=2), width=st.sampled_from([10, 64, 65, 130]))
+def test_masks_are_packed_as_by_the_definition(trees, width):
+    masks = torch.stack([row_mask(tree, width) for tree in trees])
+    masks[0, -1] = True  # the highest bit of every word
+    expected = pack_mask(masks).flatten(0, 1)
+    out = torch.full((len(expected) + 1, expected.shape[1]), 7, dtype=torch.int64, device=DEVICE)
+    pack_mask_into(masks.to(DEVICE), out)
+    assert torch.equal(out[:-1].cpu(), expected)
+    assert out[-1].eq(7).all()

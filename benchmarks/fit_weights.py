@@ -37,14 +37,18 @@ if TYPE_CHECKING:
 
 SEED = 20
 REPLAY_BUDGET = Budget(max_nodes=96, max_depth=256, min_path_prob=0.05)
-OBSERVED_DEPTH = 200
+OBSERVED_DEPTH = 160
 """Nodes along the true continuation that are noted at each step."""
 EASY = 0.97
 """Nodes whose first proposal is this likely and right are thinned out..."""
 EASY_KEPT = 0.05
 """...to this share, and weigh accordingly more."""
 CANDIDATE_NODES = 60_000
-"""Nodes that the first stage is fitted on."""
+"""Nodes that the first stage is fitted on..."""
+CANDIDATE_DEPTH = 12
+"""...all of them at most this far into the continuation: deeper ones are nearly all alike."""
+LONG_COPY = 48
+"""After a step that accepted more than this, two steps go unobserved: long copies are nearly all alike, too."""
 
 
 @dataclass
@@ -92,7 +96,9 @@ def snapshot_of(traces: Any, number: int, folder: Path) -> Snapshot:
 def accepted(session_tree: Any, rest: NDArray[np.int32]) -> int:
     """How many leading tokens of `rest` a tree holds."""
     path, depth = -1, 0
-    for node, (token, parent) in enumerate(zip(session_tree.tokens.tolist(), session_tree.parents.tolist(), strict=True)):
+    for node, (token, parent) in enumerate(
+        zip(session_tree.tokens.tolist(), session_tree.parents.tolist(), strict=True)
+    ):
         if depth < len(rest) and parent == path and token == rest[depth]:
             path, depth = node, depth + 1
     return depth
@@ -100,12 +106,14 @@ def accepted(session_tree: Any, rest: NDArray[np.int32]) -> int:
 
 def observe_stream(session: TreeSession, output: NDArray[np.int32]) -> list[dict[str, NDArray[Any]]]:
     """Replay one stream; what the ranker saw at every step."""
-    seen, at = [], 0
+    seen, at, skip = [], 0, 0
     while at < len(output):
-        seen.append(session.observe(output[at:], OBSERVED_DEPTH))
+        if skip == 0:
+            seen.append(session.observe(output[at:], OBSERVED_DEPTH))
         taken = accepted(session.propose(REPLAY_BUDGET), output[at:]) + 1
         session.commit(output[at : at + taken])
         at += taken
+        skip = 2 if taken > LONG_COPY and skip == 0 else max(skip - 1, 0)
     return seen
 
 
@@ -120,6 +128,10 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     weight = np.where(easy, 1 / EASY_KEPT, 1.0).astype(np.float32)
     candidates = np.concatenate([step["candidates"].reshape(-1, 5) for step in seen])
     longest = np.concatenate([step["longest"] for step in seen])
+    near = np.concatenate([np.arange(len(step["longest"])) < CANDIDATE_DEPTH for step in seen])
+    number = np.cumsum(near) - 1
+    node, candidates = number[node[near[node]]], candidates[near[node]]
+    longest = longest[near]
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
@@ -128,9 +140,7 @@ def observe_all(traces: Any, folder: Path, weights: Weights, numbers: list[int] 
     drafter, draw, rows = TreeDrafter(_native.Ranker(weights)), np.random.default_rng(SEED), {}
     for number in traces.select() if numbers is None else numbers:
         meta = traces.meta[number]
-        request = DraftRequest(
-            traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec()
-        )
+        request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
         rows[number] = thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw)
     return rows
 
@@ -213,14 +223,19 @@ def fit_network(rows: list[Rows], start: Weights, epochs: int) -> Weights:
         "output": outer.weight.detach()[0],
         "output_bias": outer.bias.detach(),
     }
-    return {**start, **{name: np.ascontiguousarray(value.numpy()).reshape(SHAPES[name]) for name, value in fitted.items()}}
+    return {
+        **start,
+        **{name: np.ascontiguousarray(value.numpy()).reshape(SHAPES[name]) for name, value in fitted.items()},
+    }
 
 
 def main() -> None:
     """Fit all folds and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
-    parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes; kept for the next run")
+    parser.add_argument(
+        "--index", type=Path, required=True, help="folder for the streams' indexes; kept for the next run"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the fitted weights")
     parser.add_argument("--epochs", type=int, default=5, help="of the network")
     parser.add_argument("--only", nargs="*", help="names of the files to write; default: all of them")

@@ -116,9 +116,7 @@ class ReplayDrafter:
     def peek(self, output_tokens: NDArray[np.int32]) -> None:
         """The recorded output; not looked at."""
 
-    def start_request(
-        self, prompt_tokens: NDArray[np.int32], repo_docs: RepositoryDocuments, file_path: str
-    ) -> None:
+    def start_request(self, prompt_tokens: NDArray[np.int32], repo_docs: RepositoryDocuments, file_path: str) -> None:
         """Begin a session; the index is built anew when the documents are others than last time."""
         self._numbers = {}
         if self._key != repo_docs.key:

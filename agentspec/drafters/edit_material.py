@@ -73,9 +73,7 @@ class EditMaterial:
         return not len(probe) or find_tokens(self._request.prompt, probe) is not None
 
     def views(self) -> list[_native.IndexedText]:
-        """The edited file, or what numbered views show of it, escaped for JSON; without line numbers where it is not
-        indexed.
-        """
+        """The edited file escaped for JSON; where it is not indexed, what numbered views show, raw and escaped."""
         if self._document is None:
             text = without_line_numbers(self._codec.decode(self._request.prompt.tolist()))
             return [self._encode(text), self._encode(escaped(text))] if text else []

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from agentspec.drafters.base import TextCodec
 
+SEPARATOR = -1
+"""Between pieces of text that do not follow one another; never drafted."""
+
 EDIT_KEYS = (
     ("path", "old_string", "new_string"),
     ("file_path", "old_string", "new_string"),
@@ -70,12 +73,27 @@ class _Pair:
 
 
 def _pairs() -> Iterator[_Pair]:
-    yield _Pair(
-        open=Marker("a\n", "<<<<<<< SEARCH\n", "    b"),
-        echo=Marker("a\n", "=======\n", "    b"),
-        boundary=Marker("a\n", "=======\n", "    b"),
-        close=Marker("a\n", ">>>>>>> REPLACE", "\n"),
-    )
+    # Some tokenizers join a line's end to the line, others to the next one's indentation: markers with and without it.
+    for end, after in (("\n", "    b"), ("", "\n    b")):
+        yield _Pair(
+            open=Marker("a\n", f"<<<<<<< SEARCH{end}", after),
+            echo=Marker("a\n", f"======={end}", after),
+            boundary=Marker("a\n", f"======={end}", after),
+            close=Marker("a\n", ">>>>>>> REPLACE", "\n"),
+        )
+        for _, old, new in EDIT_KEYS:
+            yield _Pair(
+                open=Marker("<parameter=", f"{old}>{end}", after),
+                echo=Marker("<parameter=", f"{new}>{end}", after),
+                boundary=Marker("a\n", f"</parameter>\n<parameter={new}>{end}", after),
+                close=Marker("a\n", "</parameter>\n</function>\n</tool_call>", "\n"),
+            )
+            yield _Pair(
+                open=Marker("\n<", f"{old}>{end}", after),
+                echo=Marker("\n<", f"{new}>{end}", after),
+                boundary=Marker("a\n", f"</{old}>\n<{new}>{end}", after),
+                close=Marker("a\n", f"</{new}>", "\n"),
+            )
     for _, old, new in EDIT_KEYS:
         yield _Pair(
             open=Marker(', "', f'{old}":', ' "a'),
@@ -83,35 +101,32 @@ def _pairs() -> Iterator[_Pair]:
             boundary=Marker("a\\n", f'", "{new}":', ' "a'),
             close=Marker("a\\n", '"}}\n</tool_call>', "\n"),
         )
-        yield _Pair(
-            open=Marker("<parameter=", f"{old}>\n", "a"),
-            echo=Marker("<parameter=", f"{new}>\n", "a"),
-            boundary=Marker("a\n", f"</parameter>\n<parameter={new}>\n", "a"),
-            close=Marker("a\n", "</parameter>\n</function>\n</tool_call>", "\n"),
-        )
-        yield _Pair(
-            open=Marker("\n<", f"{old}>\n", "a"),
-            echo=Marker("\n<", f"{new}>\n", "a"),
-            boundary=Marker("a\n", f"</{old}>\n<{new}>\n", "a"),
-            close=Marker("a\n", f"</{new}>", "\n"),
-        )
 
 
-def format_words(path: str) -> str:
-    """The fixed words of the formats around an edit of `path`, as they would follow one another."""
-    block = f"{path}\n```\n<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n```\n\n"
-    parts = [block, block]
+LINE_ENDS = ("\n", "\n\n", ")\n", ":\n", ";\n", ",\n", "}\n", ");\n", " {\n", "()\n", "):\n", "]\n")
+"""How lines of code end: a tokenizer may join the line break to what is before it."""
+
+
+def format_pieces(path: str) -> list[str]:
+    """The fixed words of the formats around an edit of `path`: each piece ends where free text begins."""
+    begin = f"{path}\n```\n<<<<<<< SEARCH\n"
+    pieces = [begin]
+    for end in LINE_ENDS:
+        pieces += [f"a{end}=======\n", f"a{end}>>>>>>> REPLACE\n```\n\n{begin}"]
     for tool, (path_key, old, new) in zip(EDIT_TOOLS, EDIT_KEYS, strict=True):
-        arguments = f'"arguments": {{"{path_key}": "{path}", "{old}": "\\n", "{new}": "\\n"}}'
-        parts.append(f'<tool_call>\n{{"name": "{tool}", {arguments}}}\n</tool_call>\n')
-    for tool, (path_key, old, new) in zip(EDIT_TOOLS, EDIT_KEYS, strict=True):
-        parts.append(
-            f"<tool_call>\n<function={tool}>\n<parameter={path_key}>\n{path}\n</parameter>\n"
-            f"<parameter={old}>\nx\n</parameter>\n<parameter={new}>\nx\n</parameter>\n</function>\n</tool_call>\n"
-        )
-    for _, old, new in EDIT_KEYS:
-        parts.append(f"<{old}>\nx\n</{old}>\n<{new}>\nx\n</{new}>\n")
-    return "".join(parts)
+        call = f'<tool_call>\n{{"name": "{tool}", "arguments": {{"{path_key}": "{path}", "{old}": "'
+        tagged = f"<tool_call>\n<function={tool}>\n<parameter={path_key}>\n{path}\n</parameter>\n<parameter={old}>\n"
+        pieces += [
+            call,
+            f'\\n", "{new}": "',
+            f'\\n"}}}}\n</tool_call>\n{call}',
+            tagged,
+            f"\n\n</parameter>\n<parameter={new}>\n",
+            f"\n\n</parameter>\n</function>\n</tool_call>\n{tagged}",
+            f"\n</{old}>\n<{new}>\n",
+            f"\n</{new}>\n",
+        ]
+    return pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +167,11 @@ class FormatTokens:
                 self.argument_tokens.add(int(tokens[0][-1]))
 
     def words(self, path: str) -> NDArray[np.int32]:
-        """`int32[M]`: the fixed words of the formats around an edit of `path`."""
-        return np.array(self._codec.encode(format_words(path)), np.int32)
+        """`int32[M]`: the fixed words of the formats around an edit of `path`, -1 between the pieces."""
+        tokens: list[int] = []
+        for piece in format_pieces(path):
+            tokens += [*self._codec.encode(piece), SEPARATOR]
+        return np.array(tokens, np.int32)
 
     def fence(self, path: str) -> NDArray[np.int32] | None:
         """`int32[M]`: the path above an opening fence, after which the file itself may come."""

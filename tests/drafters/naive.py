@@ -39,7 +39,7 @@ def find_in_text(text: list[int], context: list[int], limit: int, enough: int) -
 
 
 def find_in_segment(tokens: list[int], live: set[int], context: list[int], shortest: int) -> list[tuple[int, int]]:
-    """(position, match) of every live place that shares `shortest` tokens, by decreasing match up to the order's depth."""
+    """(position, match) of every live place that shares `shortest` tokens, longest matches first."""
     documents = np.cumsum([0] + [token < 0 for token in tokens])
     found = []
     for place in range(1, len(tokens)):

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentspec.drafters._native import IndexedText, find_in_segment
 from agentspec.index.segment import IndexedDocument, Segment, write_segment
 from tests.drafters import naive
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VOCABULARY = 4
 tokens = st.integers(0, VOCABULARY - 1)
@@ -94,9 +96,9 @@ def test_a_damaged_segment_yields_nothing_and_kills_nothing(tmp_path: Path) -> N
     assert segment.damaged
 
 
-def test_a_text_with_a_negative_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="negative token -1 at position 1"):
-        IndexedText(int32([3, -1]))
+def test_a_separator_is_neither_matched_nor_drafted() -> None:
+    positions, _ = IndexedText(int32([1, 2, -1, 3, 1, 2, 3])).find(int32([1, 2]), 5, 5)
+    assert positions.tolist() == [6]
 
 
 def test_empty_texts_and_contexts_yield_nothing() -> None:

@@ -32,7 +32,8 @@ void Echoes::note(Pair& pair, std::span<const Token> request, std::uint32_t text
   } else if (zone_ == Zone::kSearched && pair.opened.position != kUnknown && ends_with(request, pair.markers.echo)) {
     zone_ = Zone::kReplacement;
     zone_start_ = end;
-    if (ends_with(request, pair.markers.boundary)) {
+    repeated_ = pair.opened;
+    if (pair.close_place.position != kUnknown && ends_with(request, pair.markers.boundary)) {
       boundary_ = {text, end - static_cast<std::int64_t>(pair.markers.boundary.size())};
       close_ = pair.close_place;
     }
@@ -49,6 +50,15 @@ void Echoes::commit(std::span<const Token> request, std::size_t from, std::uint3
   }
 }
 
+Place Echoes::going_on(std::span<const Token> request, std::int64_t most) const {
+  const std::int64_t since = static_cast<std::int64_t>(request.size()) - zone_start_;
+  if (zone_ != Zone::kReplacement || since > most || repeated_.position + since > zone_start_) return {0, kUnknown};
+  const auto repeated = request.begin() + repeated_.position;
+  const auto said = request.begin() + zone_start_;
+  if (!std::equal(said, request.end(), repeated)) return {0, kUnknown};
+  return {repeated_.text, repeated_.position + since};
+}
+
 bool Echoes::may_follow(Token last) const {
   return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
            return pair.opened.position != kUnknown && pair.markers.echo.back() == last;
@@ -57,12 +67,14 @@ bool Echoes::may_follow(Token last) const {
          });
 }
 
-void Echoes::after(std::span<const Token> context, std::vector<Place>& places) const {
+void Echoes::after(std::span<const Token> context, std::vector<Called>& places) const {
   for (const Pair& pair : pairs_) {
-    if (pair.opened.position != kUnknown && ends_with(context, pair.markers.echo)) places.push_back(pair.opened);
+    if (pair.opened.position != kUnknown && ends_with(context, pair.markers.echo)) places.push_back({pair.opened, 0});
   }
   for (const Marker& marker : markers_) {
-    if (ends_with(context, marker.tokens)) places.push_back(marker.place);
+    if (ends_with(context, marker.tokens)) {
+      places.push_back({marker.place, static_cast<int>(marker.tokens.size())});
+    }
   }
 }
 

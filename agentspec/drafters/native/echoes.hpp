@@ -21,6 +21,12 @@ struct PairMarkers {
   std::vector<Token> close;
 };
 
+// A place that a format calls for, and how many tokens of context say so (0: as many as match there).
+struct Called {
+  Place place;
+  int matched;
+};
+
 class Echoes {
  public:
   // After `echo`, what followed the latest `open` in the output is likely to come again: the replacement begins like
@@ -37,10 +43,14 @@ class Echoes {
   // Where in the request the zone began.
   std::int64_t zone_start() const { return zone_start_; }
 
+  // Where the replacement goes on like the text it replaces, if it has not left that yet and began `most` tokens ago at
+  // most; position < 0: nowhere.
+  Place going_on(std::span<const Token> request, std::int64_t most) const;
+
   // Whether some marker ends with `last`: a cheap test before `after`.
   bool may_follow(Token last) const;
   // The places that are likely to follow `context`.
-  void after(std::span<const Token> context, std::vector<Place>& places) const;
+  void after(std::span<const Token> context, std::vector<Called>& places) const;
 
   // Where to go on instead of `place`, if the replaced text ends there.
   Place redirect(Place place) const {
@@ -64,6 +74,7 @@ class Echoes {
   std::vector<Marker> markers_;
   Zone zone_ = Zone::kNone;
   std::int64_t zone_start_ = 0;
+  Place repeated_{0, -1};  // in the zone kReplacement, where the searched text began
   Place boundary_{0, -1};  // in the zone kReplacement, where the searched text ended
   Place close_{0, -1};
 };

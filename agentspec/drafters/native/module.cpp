@@ -77,7 +77,6 @@ void make_session(Session* self, std::shared_ptr<Ranker> ranker, Input<Token> pr
 
 std::shared_ptr<IndexedText> make_text(Input<Token> tokens) {
   const nb::gil_scoped_release unlocked;
-  check_tokens(span_of(tokens), "text");
   auto text = std::make_shared<IndexedText>(static_cast<std::int64_t>(tokens.shape(0)));
   text->append(span_of(tokens));
   return text;
@@ -197,7 +196,7 @@ NB_MODULE(_native, m) {
       .def(nb::new_(&make_ranker), "weights"_a, "From a dict of float32 arrays, named as in native/ranker.hpp.");
 
   nb::class_<IndexedText>(m, "IndexedText", "Tokens in memory, indexed by their contexts; shared between sessions.")
-      .def(nb::new_(&make_text), "tokens"_a)
+      .def(nb::new_(&make_text), "tokens"_a, "`int32[M]`; negative tokens separate pieces and are never drafted.")
       .def("__len__", [](const IndexedText& self) { return self.size(); })
       .def("find", &find_in_text, "context"_a, "limit"_a, "enough"_a,
            "(positions, match lengths) of the places whose left context ends like `context`; see IndexedText::find.");

@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::int64_t kExpectedOutput = 2048;  // tokens; the request's text grows beyond it when it must
 constexpr std::int64_t kSubstitutionAge = 3;    // a cursor left at most this long ago may skip what was replaced
+constexpr std::int64_t kEchoAge = 8;            // a replacement that began earlier is followed by a cursor
 constexpr std::int64_t kResumeAge = 64;         // a cursor left longer ago needs a match to be taken up again
 
 }  // namespace
@@ -64,6 +65,14 @@ Origin Sources::origin_of(const Candidate& candidate) const {
 }
 
 void Sources::complete(Candidate& candidate) const {
+  if (echoes_.zone() == Zone::kReplacement) {
+    const Place place = echoes_.redirect({candidate.text, candidate.position});
+    if (place.text != candidate.text) {
+      candidate.text = place.text;
+      candidate.position = place.position;
+      candidate.next = texts_[place.text].at(place.position);
+    }
+  }
   candidate.origin = origin_of(candidate);
   candidate.relation = cursors_.relation(candidate);
 }
@@ -100,13 +109,22 @@ void Sources::add_expected(std::vector<Candidate>& found) const {
     if (cursor.age <= kResumeAge) add({cursor.text, cursor.position}, false, found);
     if (cursor.age > 0 && cursor.age <= kSubstitutionAge) add({cursor.text, cursor.position + cursor.age}, false, found);
   }
+  const Place echoed = echoes_.going_on(request(), kEchoAge);
+  if (echoed.position >= 0) add(echoed, true, found);
   for (const CopyCursor& start : starts_) add({start.text, start.position}, false, found);
 }
 
 void Sources::add_echoes(std::span<const Token> context, std::vector<Candidate>& found) const {
-  std::vector<Place> places;
-  echoes_.after(context, places);
-  for (const Place& place : places) add(place, true, found);
+  std::vector<Called> called;
+  echoes_.after(context, called);
+  for (const Called& one : called) {
+    add(one.place, true, found);
+    if (one.matched == 0) continue;
+    for (Candidate& candidate : found) {
+      if (candidate.text != one.place.text || candidate.position != one.place.position) continue;
+      candidate.match = std::max(candidate.match, static_cast<std::uint16_t>(one.matched));
+    }
+  }
 }
 
 bool Sources::advance(Candidate& candidate, Zone zone) const {

@@ -13,6 +13,7 @@ import json
 import logging
 import tempfile
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,8 @@ async def run(settings: Settings, arguments: Namespace, tasks: list[EditTask]) -
     engine = SGLangEngine(settings, arguments.model, repositories=repositories)
     await engine.start()
     try:
-        await measure(engine, tasks[0].request(arguments.repository, speculation=True), lambda _: None)
+        warm_up = replace(tasks[0], name="warm-up", max_tokens=8)
+        await measure(engine, warm_up.request(arguments.repository, speculation=True), lambda _: None)
         return [
             await measure(engine, task.request(arguments.repository, speculation=True), lambda _: None)
             for task in tasks
@@ -102,6 +104,7 @@ def main() -> None:
     parser.add_argument("--repository", required=True)
     parser.add_argument("--head")
     parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -111,7 +114,10 @@ def main() -> None:
     fingerprint = IndexTokenizer(arguments.model, index).identity.fingerprint
     snapshot = find_store(index, Path(arguments.repository), fingerprint).current()
     codec = FileCodec.load(Path(arguments.model))
-    tasks = editing_tasks(snapshot, codec, list(KINDS), arguments.tasks)
+    tasks = [
+        replace(task, max_tokens=min(task.max_tokens, arguments.max_tokens))
+        for task in editing_tasks(snapshot, codec, list(KINDS), arguments.tasks)
+    ]
     plain: list[tuple[int, ...]] | None = None
     print("| algorithm | tokens | verify steps | tokens per step | tokens/s | output |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

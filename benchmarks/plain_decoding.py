@@ -4,7 +4,8 @@
     python benchmarks/plain_decoding.py --dtype bfloat16 --threads 1 --gguf SmolLM2-135M-Instruct.Q4_1.gguf
 
 Everything is timed in turn, round after round, so that other work on the machine meets all of it alike; the fastest
-and the median round are shown. The floor is the time in which the same bytes are read, by the same number of threads.
+and the median round are shown. Times are processor time over threads: on an idle machine those of the clock, on a busy
+one without the turns of other programs. The floor is the time in which as many threads read the same bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 PREFILL = 512
+LLAMA_STEPS = 32
+FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN = 1_000, 40_000
+"""Random prompts hold no special tokens."""
 
 
 def main() -> None:
@@ -38,23 +42,29 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=512, help="committed tokens before each step")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--gguf", help="also time llama.cpp (needs llama-cpp-python) on this file")
+    parser.add_argument("--gguf", help="also time llama.cpp (pip install xllamacpp) on this file")
     options = parser.parse_args()
 
     model = TargetModel.load(
         options.model, Settings.load().cache_directory, device="cpu", dtype=options.dtype, threads=options.threads
     )
     assert isinstance(model, NativeModel)
-    timed: dict[str, Callable[[], float]] = {"floor": lambda: model.weight_bytes / read_bandwidth(options.threads, 1)}
-    timed |= agentspec_steps(model, options.context)
+    floor = {"floor": lambda: model.weight_bytes / read_bandwidth(options.threads, 3)}
+    seconds = time_in_turn(floor | agentspec_steps(model, options.context), options.rounds)
     if options.gguf:
-        timed |= llama_steps(options.gguf, options.context, options.threads)
-    seconds: dict[str, list[float]] = {name: [] for name in timed}
-    for _ in range(options.rounds):
-        for name, measure in timed.items():
-            seconds[name].append(measure())
+        # Apart from the others: its server's threads go on for a while after a request.
+        seconds |= time_in_turn(llama_steps(options.gguf, options.context, options.threads), options.rounds)
     setting = f"{options.dtype}, threads {options.threads}, context {options.context}"
     show(seconds, f"{processor_name()}, {model.instruction_set}, {setting}")
+
+
+def time_in_turn(timed: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each function in each round."""
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    for _ in range(rounds):
+        for name, measure in timed.items():
+            seconds[name].append(measure())
+    return seconds
 
 
 def agentspec_steps(model: NativeModel, context: int) -> dict[str, Callable[[], float]]:
@@ -68,9 +78,9 @@ def agentspec_steps(model: NativeModel, context: int) -> dict[str, Callable[[], 
         cache.length = context
         tokens = torch.randint(model.vocab_size, (count,))
         inputs = [SequenceInput(cache, tokens, torch.arange(context, context + count), None, rows)]
-        begin = time.perf_counter()
+        begin = time.process_time()
         model.forward(inputs)
-        return time.perf_counter() - begin
+        return (time.process_time() - begin) / model.threads
 
     steps: dict[str, Callable[[], float]] = {f"T({size})": partial(step, size, None) for size in SIZES}
     # Behind the steps' context too, so that the context survives the rounds.
@@ -79,32 +89,36 @@ def agentspec_steps(model: NativeModel, context: int) -> dict[str, Callable[[], 
 
 
 def llama_steps(gguf: str, context: int, threads: int) -> dict[str, Callable[[], float]]:
-    """The same steps by llama.cpp on its own 4-bit weights."""
-    from llama_cpp import Llama  # noqa: PLC0415 - not a dependency
+    """A plain step behind `context` tokens, averaged over `LLAMA_STEPS`, and a prefill of `PREFILL` tokens."""
+    import xllamacpp  # noqa: PLC0415 - not a dependency
 
-    llama = Llama(
-        gguf,
-        n_ctx=context + max(*SIZES, PREFILL) + 1,
-        n_batch=max(context, PREFILL),
-        n_ubatch=max(context, PREFILL),
-        n_threads=threads,
-        n_threads_batch=threads,
-        logits_all=True,
-        verbose=False,
-    )
-    generator = torch.Generator().manual_seed(0)
-    if context:
-        llama.eval(torch.randint(llama.n_vocab(), (context,), generator=generator).tolist())
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = gguf
+    parameters.n_ctx = max(context, PREFILL) + LLAMA_STEPS + 64
+    parameters.n_parallel = 1
+    parameters.n_batch = parameters.n_ubatch = PREFILL
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(parameters)
 
-    def step(count: int) -> float:
-        tokens = torch.randint(llama.n_vocab(), (count,)).tolist()
-        begin = time.perf_counter()
-        llama.eval(tokens)
-        elapsed = time.perf_counter() - begin
-        llama.n_tokens = context  # the next step overwrites these
-        return elapsed
+    def seconds(prompt: list[int], count: int) -> float:
+        request = {"prompt": prompt, "n_predict": count, "temperature": 0, "cache_prompt": True, "ignore_eos": True}
+        begin = time.process_time()
+        server.handle_completions(request)
+        return (time.process_time() - begin) / threads
 
-    return {f"llama.cpp T({size})": partial(step, size) for size in (*SIZES, PREFILL)}
+    def random_prompt(length: int) -> list[int]:
+        tokens: list[int] = torch.randint(FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN, (length,)).tolist()
+        return tokens
+
+    def step() -> float:
+        prompt = random_prompt(context)
+        seconds(prompt, 1)  # prefill; what follows finds it in the cache
+        return seconds(prompt, LLAMA_STEPS) / LLAMA_STEPS
+
+    return {
+        "llama.cpp T(1)": step,
+        f"llama.cpp prefill {PREFILL}": lambda: seconds(random_prompt(PREFILL), 1),
+    }
 
 
 def show(seconds: dict[str, list[float]], title: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,13 +126,15 @@ def _watch(repository: Path, tokenizer: IndexTokenizer, options: BuildOptions, a
 
     messages().print(f"watching {repository.resolve()}; Ctrl-C ends it", soft_wrap=True)
     options = replace(options, rebuild=False)
-    watch_index(
-        repository,
-        tokenizer,
-        options,
-        on_report=lambda report: _show(report, options, as_json),
-        on_error=show_error,
-    )
+    # Ctrl-C is how a watch ends, whether it falls into a wait or into a build, which publishes whole or not at all.
+    with suppress(KeyboardInterrupt):
+        watch_index(
+            repository,
+            tokenizer,
+            options,
+            on_report=lambda report: _show(report, options, as_json),
+            on_error=show_error,
+        )
 
 
 def _show(report: BuildReport, options: BuildOptions, as_json: bool) -> None:

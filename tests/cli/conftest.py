@@ -66,6 +66,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def small(model: Path) -> tuple[object, ...]:
+    """Flags that make a verb use the tiny model in one exact way."""
+    return ("--model", model, "--device", "cpu", "--dtype", "float32", "--threads", "1")
+
+
+@pytest.fixture
 def repository(tmp_path: Path) -> ScratchRepository:
     """Two commits, the second an edit."""
     root = tmp_path / "scratch"

@@ -25,11 +25,6 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def small(model: Path) -> tuple[object, ...]:
-    return ("--model", model, "--device", "cpu", "--dtype", "float32", "--threads", "1")
-
-
-@pytest.fixture
 def differing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculation changes the last token of every text."""
     for module in (editing, editing_loop):

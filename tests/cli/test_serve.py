@@ -45,11 +45,6 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=START_SECONDS)
 
 
-@pytest.fixture
-def small(model: Path) -> tuple[object, ...]:
-    return ("--model", model, "--device", "cpu", "--dtype", "float32", "--threads", "1")
-
-
 def test_it_serves_and_finishes_running_requests_before_it_stops(small: tuple[object, ...], model: Path) -> None:
     with serving(*small) as (process, url):
         assert httpx.get(f"{url}/health").status_code == 200

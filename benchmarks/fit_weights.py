@@ -27,7 +27,7 @@ from traces import Traces  # type: ignore[import-not-found]
 from agentspec.drafters import _native
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
-from agentspec.drafters.weights import SHAPES, Weights, write_weights
+from agentspec.drafters.weights import SHAPES, Weights, read_weights, write_weights
 from agentspec.index.store import IndexStore
 
 if TYPE_CHECKING:
@@ -135,12 +135,23 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, folder: Path, weights: Weights, numbers: list[int] | None = None) -> dict[int, Rows]:
-    """Rows by stream number, of all streams or of some."""
-    drafter, draw, rows = TreeDrafter(_native.Ranker(weights)), np.random.default_rng(SEED), {}
-    for number in traces.select() if numbers is None else numbers:
+def observe_all(traces: Any, folder: Path, weights_of: dict[int, Weights], share: float = 1.0) -> dict[int, Rows]:
+    """Rows by stream number.
+
+    Args:
+        traces: the harness's streams.
+        folder: of their indexes.
+        weights_of: what the ranker holds while it replays a stream, by the stream's fold.
+        share: of the streams to look at.
+    """
+    drafters = {fold: TreeDrafter(_native.Ranker(weights)) for fold, weights in weights_of.items()}
+    draw, rows = np.random.default_rng(SEED), {}
+    for number in traces.select():
         meta = traces.meta[number]
+        if draw.random() >= share:
+            continue
         request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
+        drafter = drafters[fold_of(meta["id"])]
         rows[number] = thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw)
     return rows
 
@@ -230,36 +241,32 @@ def fit_network(rows: list[Rows], start: Weights, epochs: int) -> Weights:
 
 
 def main() -> None:
-    """Fit all folds and write the files."""
+    """Fit both folds and the whole, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
-    parser.add_argument(
-        "--index", type=Path, required=True, help="folder for the streams' indexes; kept for the next run"
-    )
+    parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes, kept for next time")
     parser.add_argument("--out", type=Path, required=True, help="folder for the fitted weights")
+    parser.add_argument("--tables", type=Path, help="folder of an earlier run: keep its first stage")
+    parser.add_argument("--share", type=float, default=1.0, help="of the streams to fit on")
     parser.add_argument("--epochs", type=int, default=5, help="of the network")
-    parser.add_argument("--only", nargs="*", help="names of the files to write; default: all of them")
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
     fold = {number: fold_of(traces.meta[number]["id"]) for number in traces.select()}
-    targets = {"all": list(fold)} | {
-        f"without-{k}": [number for number in fold if fold[number] != k] for k in range(FOLDS)
-    }
-    targets = {name: numbers for name, numbers in targets.items() if name in (arguments.only or targets)}
-    start = neutral_weights()
-    rows = observe_all(traces, arguments.index, start)
     fitted = {}
-    for name, numbers in targets.items():
-        print(name, flush=True)
-        fitted[name] = fit_candidates([rows[number] for number in numbers], start)
-    for name, numbers in targets.items():
-        # The features hold sums of the first stage's weights, so each set of weights needs its own look.
-        rows = observe_all(traces, arguments.index, fitted[name], numbers)
-        print(name, flush=True)
-        fitted[name] = fit_network(list(rows.values()), fitted[name], arguments.epochs)
-    for name, weights in fitted.items():
-        write_weights(weights, arguments.out / f"{name}.json")
+    if arguments.tables:
+        fitted = {k: read_weights(arguments.tables / f"without-{k}.json") for k in range(FOLDS)}
+    else:
+        rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), neutral_weights()))
+        for k in range(FOLDS):
+            fitted[k] = fit_candidates([rows[number] for number in rows if fold[number] != k], neutral_weights())
+    # The features hold sums of the first stage's weights. With two folds, every stream trains exactly one of them.
+    rows = observe_all(traces, arguments.index, {1 - k: weights for k, weights in fitted.items()}, arguments.share)
+    for k in range(FOLDS):
+        fitted[k] = fit_network([rows[number] for number in rows if fold[number] != k], fitted[k], arguments.epochs)
+        write_weights(fitted[k], arguments.out / f"without-{k}.json")
+    tables: Weights = {name: (fitted[0][name] + fitted[1][name]) / 2 for name in SHAPES}
+    write_weights(fit_network(list(rows.values()), tables, arguments.epochs), arguments.out / "all.json")
 
 
 if __name__ == "__main__":

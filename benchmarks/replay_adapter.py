@@ -30,7 +30,7 @@ from agentspec.index.store import IndexStore
 from agentspec.index.writer import open_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -40,9 +40,54 @@ TOKENIZER_VARIABLE = "AGENTSPEC_REPLAY_TOKENIZER"
 FOLDS_VARIABLE = "AGENTSPEC_REPLAY_FOLDS"
 FOLDS = 2
 
-LEAN = Budget(max_nodes=48, max_depth=256, min_path_prob=0.12)
-MIDDLE = Budget(max_nodes=96, max_depth=256, min_path_prob=0.08)
-WIDE = Budget(max_nodes=256, max_depth=256, min_path_prob=0.012)
+MAX_NODES = 256
+MIN_PATH_PROB = 0.005
+
+
+class Steady:
+    """The same budget at every step: a step over n nodes costs `1 + (n / scale) ** power` plain steps."""
+
+    def __init__(self, scale: float, power: float, max_nodes: int) -> None:
+        cost = (1 + (np.arange(max_nodes + 1) / scale) ** power).astype(np.float32)
+        self._budget = Budget(max_nodes=max_nodes, max_depth=256, min_path_prob=MIN_PATH_PROB, cost=cost)
+
+    def budget(self) -> Budget:
+        """The budget of the next step."""
+        return self._budget
+
+    def committed(self, tokens: int) -> None:
+        """A verdict of so many tokens came of it."""
+
+
+class ByRate:
+    """Budgets that value a token by the request's own pace.
+
+    A step over n nodes is said to cost `1 + slope * n` plain steps. The slope rises with the tokens per step of this
+    request so far: where a step brings thirty tokens, one token more is a smaller part of a step than where it brings
+    five.
+    """
+
+    SLOPE = 0.005
+    LARGEST_SLOPE = 0.024
+    USUAL_RATE = 5.0  # tokens per step, to begin with
+    WEIGHT = 4.0  # steps that the usual rate counts for
+    POWER = 1.2
+
+    def __init__(self) -> None:
+        self._tokens = self.USUAL_RATE * self.WEIGHT
+        self._steps = self.WEIGHT
+
+    def budget(self) -> Budget:
+        """The budget of the next step."""
+        rate = self._tokens / self._steps / self.USUAL_RATE
+        slope = min(self.SLOPE * rate**self.POWER, self.LARGEST_SLOPE)
+        cost = (1 + slope * np.arange(MAX_NODES + 1)).astype(np.float32)
+        return Budget(max_nodes=MAX_NODES, max_depth=256, min_path_prob=MIN_PATH_PROB, cost=cost)
+
+    def committed(self, tokens: int) -> None:
+        """A verdict of so many tokens came of it."""
+        self._tokens += tokens
+        self._steps += 1
 
 
 class RepositoryDocuments(Protocol):
@@ -50,7 +95,7 @@ class RepositoryDocuments(Protocol):
 
     key: tuple[str, ...]
 
-    def __iter__(self) -> Sequence[tuple[str, NDArray[np.int32]]]: ...
+    def __iter__(self) -> Iterator[tuple[str, NDArray[np.int32]]]: ...
 
 
 class TokenizerCodec:
@@ -90,7 +135,7 @@ def drafter_for(fold: int) -> TreeDrafter:
 def build_index(directory: Path, documents: RepositoryDocuments) -> Snapshot:
     """Publish documents as the first generation of a store in `directory`, and open it."""
     indexed, files, largest = [], {}, 0
-    for path, tokens in documents:  # type: ignore[attr-defined]
+    for path, tokens in documents:
         blob = hashlib.sha1(tokens.tobytes()).digest()
         indexed.append(IndexedDocument(blob, tokens, np.zeros(len(tokens), np.bool_)))
         files[path.encode()] = blob
@@ -105,9 +150,10 @@ def build_index(directory: Path, documents: RepositoryDocuments) -> Snapshot:
 class ReplayDrafter:
     """The harness's drafter interface over `TreeDrafter`."""
 
-    def __init__(self, name: str, budget: Budget) -> None:
+    def __init__(self, name: str, make_budgets: Callable[[], Steady | ByRate]) -> None:
         self.name = name
-        self._budget = budget
+        self._make_budgets = make_budgets
+        self._budgets = make_budgets()
         self._key: tuple[str, ...] | None = None
         self._snapshot: Snapshot | None = None
         self._session: TreeSession
@@ -127,11 +173,12 @@ class ReplayDrafter:
             self._numbers = {"build_s": time.perf_counter() - start, "index_tokens": tokens}
             self._key = repo_docs.key
         request = DraftRequest(prompt_tokens, self._snapshot, file_path, codec=codec())
+        self._budgets = self._make_budgets()
         self._session = drafter_for(fold_of(repo_docs.key[0])).begin(request)
 
     def propose(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
         """One draft tree."""
-        tree = self._session.propose(self._budget)
+        tree = self._session.propose(self._budgets.budget())
         return tree.tokens, tree.parents, tree.prob
 
     def to_tree(
@@ -144,6 +191,7 @@ class ReplayDrafter:
     def commit(self, tokens: NDArray[np.int32]) -> None:
         """The verdict."""
         self._session.commit(tokens)
+        self._budgets.committed(len(tokens))
 
     def end_request(self) -> dict[str, float]:
         """Numbers for the result line."""
@@ -151,15 +199,15 @@ class ReplayDrafter:
 
 
 def Agentspec() -> ReplayDrafter:  # noqa: N802 - the harness's convention
-    """The threshold between the other two."""
-    return ReplayDrafter("agentspec", MIDDLE)
+    """A step over 33 nodes costs twice a plain one."""
+    return ReplayDrafter("agentspec", lambda: Steady(scale=33, power=1, max_nodes=MAX_NODES))
 
 
 def AgentspecLean() -> ReplayDrafter:  # noqa: N802
-    """Few nodes: for targets whose step time grows with the tree."""
-    return ReplayDrafter("agentspec-lean", LEAN)
+    """About a dozen nodes a step: for targets whose step time grows with the tree."""
+    return ReplayDrafter("agentspec-lean", lambda: Steady(scale=22.5, power=1.5, max_nodes=64))
 
 
 def AgentspecWide() -> ReplayDrafter:  # noqa: N802
-    """Many nodes: for targets whose step time hardly grows."""
-    return ReplayDrafter("agentspec-wide", WIDE)
+    """About fifty nodes a step: for targets whose step time hardly grows."""
+    return ReplayDrafter("agentspec-wide", ByRate)

@@ -138,7 +138,7 @@ def test_a_copy_is_followed_and_counted_by_source(tmp_path: Path) -> None:
     function = list(range(10, 40))
     snapshot = snapshot_of(tmp_path, a=[1, 2, 3, *function], b=[7, 8, 9])
     session = session_of([100, 101, *function[:6]], repository=snapshot)
-    tree = session.propose(Budget(min_path_prob=0.3))
+    tree = session.propose(Budget(min_path_prob=0.02))
     assert tree.tokens.tolist()[:5] == function[6:11]
     assert set(tree.source.tolist()) == {Source.REPOSITORY}
     session.commit(int32([*function[6:11], 99]))
@@ -204,7 +204,8 @@ def test_a_prediction_is_drafted_from_its_first_token() -> None:
     assert tree.tokens[0] == 20
     assert tree.source[0] == Source.PREDICTION
     session.commit(int32([20, 21, 22, 99]))
-    assert 23 in session.propose(Budget(min_path_prob=0.005)).tokens, "copying may go on where it broke off"
+    tree = session.propose(Budget(min_path_prob=0.005))
+    assert {23, 24} & set(tree.tokens.tolist()), "copying may go on where it broke off, or behind what was replaced"
 
 
 def test_without_any_match_there_is_no_tree() -> None:

@@ -35,9 +35,7 @@ def test_text_that_is_only_in_the_repository_helps_those_who_read_it(
     repository.commit("copy", main_py="a = 1\n" + secret)
     traces = build_traces(recorded_edits(repository.root, 5), codec, ["whole-file"], max_tokens=10_000)
     ticks: list[None] = []
-    rows = compare(
-        traces, contenders(["none", "suffix", "suffix+repo", "agentspec"]), None, lambda: ticks.append(None)
-    )
+    rows = compare(traces, contenders(["none", "suffix", "suffix+repo", "agentspec"]), None, lambda: ticks.append(None))
     assert len(ticks) == 1
     best: dict[str, float] = {}
     for row in rows:

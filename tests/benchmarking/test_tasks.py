@@ -69,6 +69,14 @@ def test_a_search_block_holds_whole_lines_of_the_definition(snapshot: Snapshot, 
     )
 
 
+def test_a_search_block_begins_with_its_line(repository: ScratchRepository, tokenizer: Path, tmp_path: Path) -> None:
+    body = "".join(f"# line {number}\n" for number in range(20))
+    repository.commit("start", inner_py=f"if True:\n    def inner():\n        return 1\n{body}")
+    snapshot = snapshot_of(repository, tokenizer, tmp_path / "index")
+    (task,) = editing_tasks(snapshot, FileCodec.load(tokenizer), ["search-replace"], 1)
+    assert task.prompt.endswith("<<<<<<< SEARCH\n    def inner():\n        return 1\n=======\n")
+
+
 def test_without_a_fitting_file_there_is_no_task(
     repository: ScratchRepository, tokenizer: Path, tmp_path: Path
 ) -> None:

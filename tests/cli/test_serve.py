@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
+START_SECONDS = 240.0
+STOP_SECONDS = 120.0
 
 
 @contextmanager

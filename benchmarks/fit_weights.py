@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from replay_adapter import FOLDS, build_index, codec, fold_of
+from replay_adapter import FOLDS, build_index, codec, fold_of  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from traces import Traces  # type: ignore[import-not-found]
 
@@ -89,7 +89,7 @@ def snapshot_of(traces: Any, number: int, folder: Path) -> Snapshot:
     """The index of a stream's repository, built on first use."""
     store = folder / traces.meta[number]["id"]
     if not (store / "manifest.json").exists():
-        return build_index(store, traces.repo_docs(number))
+        return build_index(store, traces.repo_docs(number))  # type: ignore[no-any-return]
     return IndexStore(store).current()
 
 
@@ -190,7 +190,7 @@ def fit_candidates(rows: list[Rows], start: Weights) -> Weights:
         loss = -(right / (sums + none)).log().mean()
         penalty = sum(((table - torch.tensor(start[name])) ** 2).sum() for name, table in tables.items())
         optimiser.zero_grad()
-        (loss + 1e-5 * penalty).backward()
+        (loss + 1e-5 * penalty).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     print(f"  candidates: {count} nodes, {len(node)} candidates, log-loss {loss.item():.4f}", flush=True)
     return {**start, **{name: table.detach().numpy() for name, table in tables.items()}}
@@ -218,7 +218,7 @@ def fit_network(rows: list[Rows], start: Weights, epochs: int) -> Weights:
             * weight[pick]
         ).sum() / weight[pick].sum()
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
         if step > steps * 0.9:
@@ -265,7 +265,7 @@ def main() -> None:
     for k in range(FOLDS):
         fitted[k] = fit_network([rows[number] for number in rows if fold[number] != k], fitted[k], arguments.epochs)
         write_weights(fitted[k], arguments.out / f"without-{k}.json")
-    tables: Weights = {name: (fitted[0][name] + fitted[1][name]) / 2 for name in SHAPES}
+    tables: Weights = {name: ((fitted[0][name] + fitted[1][name]) / 2).astype(np.float32) for name in SHAPES}
     write_weights(fit_network(list(rows.values()), tables, arguments.epochs), arguments.out / "all.json")
 
 

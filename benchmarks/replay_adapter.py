@@ -106,11 +106,11 @@ class TokenizerCodec:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without special tokens added."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, tokens: list[int]) -> str:
         """The text of `tokens`, special tokens included."""
-        return self._tokenizer.decode(tokens, skip_special_tokens=False)  # type: ignore[no-any-return]
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 @cache

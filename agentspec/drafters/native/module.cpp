@@ -182,6 +182,7 @@ nb::dict observe(Session& self, Input<Token> next, int max_depth) {
 
 NB_MODULE(_native, m) {
   m.doc() = "Native core of agentspec's drafters.";
+  nb::set_leak_warnings(false);  // the shipped weights are cached until the interpreter ends
   nb::module_::import_("agentspec.index._native");  // registers Segment
 
   m.attr("ORIGINS") = kOrigins;

@@ -52,6 +52,7 @@ def test_the_environment_names_the_file(settings_file: Path, monkeypatch: pytest
 
 def test_a_file_does_not_leak_into_the_next_load(settings_file: Path) -> None:
     assert Settings.load(settings_file).server.port == 1111
+    assert Settings().server.port == 8642
     assert Settings.load().server.port == 8642
 
 

@@ -199,8 +199,8 @@ class ReplayDrafter:
 
 
 def Agentspec() -> ReplayDrafter:  # noqa: N802 - the harness's convention
-    """A step over 33 nodes costs twice a plain one."""
-    return ReplayDrafter("agentspec", lambda: Steady(scale=33, power=1, max_nodes=MAX_NODES))
+    """A step over 31 nodes costs twice a plain one."""
+    return ReplayDrafter("agentspec", lambda: Steady(scale=31, power=1, max_nodes=MAX_NODES))
 
 
 def AgentspecLean() -> ReplayDrafter:  # noqa: N802

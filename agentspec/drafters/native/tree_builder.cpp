@@ -1,6 +1,7 @@
 #include "tree_builder.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace agentspec {
 namespace {
@@ -29,6 +30,16 @@ std::size_t best_size(std::span<const float> path_probability, std::span<const f
     }
   }
   return best;
+}
+
+// Entry n: the least that any later node adds to the cost of a tree of n nodes or more.
+void least_increments(std::span<const float> cost, std::vector<float>& least) {
+  least.assign(cost.size(), 0);
+  float smallest = std::numeric_limits<float>::infinity();
+  for (std::size_t n = cost.size(); n-- > 1;) {
+    smallest = std::min(smallest, cost[n] - cost[n - 1]);
+    least[n - 1] = smallest;
+  }
 }
 
 }  // namespace
@@ -165,9 +176,17 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
   std::size_t most = static_cast<std::size_t>(std::max(bounds.max_nodes, 0));
   if (!bounds.cost.empty()) most = std::min(most, bounds.cost.size() - 1);
   std::vector<float> path_probability;
+  double tokens = 1, best_rate = 0;
+  if (!bounds.cost.empty()) {
+    least_increments(bounds.cost, least_increment_);
+    best_rate = 1 / bounds.cost[0];
+  }
   look_after(kRoot, sources, situation, bounds.min_path_prob);
   push_children(kRoot, bounds, extra);
   while (!heap_.empty() && chosen_.size() < most) {
+    // Later nodes are no likelier than this one. Where it cannot pay for the cheapest of them, none can.
+    const float likeliest = nodes_[heap_.front()].path_probability;
+    if (!bounds.cost.empty() && likeliest <= best_rate * least_increment_[chosen_.size()]) break;
     std::pop_heap(heap_.begin(), heap_.end(), likelier);
     const std::int32_t node = heap_.back();
     heap_.pop_back();
@@ -175,6 +194,10 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
     place_[node] = static_cast<std::int32_t>(chosen_.size());
     chosen_.push_back(node);
     path_probability.push_back(nodes_[node].path_probability);
+    if (!bounds.cost.empty()) {
+      tokens += nodes_[node].path_probability;
+      best_rate = std::max(best_rate, tokens / bounds.cost[chosen_.size()]);
+    }
     if (chosen_.size() == most) break;
     look_after(node, sources, situation, bounds.min_path_prob);
     push_children(node, bounds, extra);

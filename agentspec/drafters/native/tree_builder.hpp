@@ -89,6 +89,7 @@ class TreeBuilder {
   std::vector<Candidate> candidates_;     // at the node that is being looked after
   std::vector<Candidate> grouped_;        // candidates of all nodes, pool by pool
   std::vector<std::vector<std::int32_t>> extra_children_;  // by node of the outside tree + 1
+  std::vector<float> least_increment_;
   std::vector<Token> context_;
   FlatTree tree_;
 };

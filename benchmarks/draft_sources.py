@@ -23,6 +23,7 @@ from agentspec.benchmarking.tasks import KINDS, editing_tasks
 from agentspec.cli.ready_model import ready_model
 from agentspec.cli.session import index_repository
 from agentspec.config import Settings
+from agentspec.drafters.eagle3.drafter import shipped_head
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.local.engine import LocalEngine
@@ -105,14 +106,14 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--kind", action="append", choices=list(KINDS))
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--head", default="auto", help="a folder, auto or none")
+    parser.add_argument("--head", help="a folder; default: the head shipped for the model, if any")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--free-rows", action="store_true", help="as if verifying drafted tokens cost nothing")
     arguments = parser.parse_args()
     settings = Settings.load(
         engine={
             "model": arguments.model,
-            "draft_head": arguments.head,
+            "draft_head": str(arguments.head or shipped_head(arguments.model) or "none"),
             "threads": arguments.threads,
             "retained_prefixes": 0,
             "max_running": 1,

@@ -8,18 +8,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentspec.training.data import DataSet
+    from agentspec.training.features import FeatureStore
     from agentspec.training.pipeline import HeadPlan
+    from agentspec.training.replay import ReplayResult
     from agentspec.training.trainer import Progress
 
 
-def model_card(plan: HeadPlan, data: DataSet, tokens: int, history: Sequence[Progress]) -> str:
+def model_card(
+    plan: HeadPlan, data: DataSet, train: FeatureStore, history: Sequence[Progress], replayed: ReplayResult
+) -> str:
     """Markdown.
 
     Args:
         plan: what was made.
         data: what was chosen to train on.
-        tokens: tokens in the training sequences recorded.
+        train: what of it was recorded.
         history: the training log.
+        replayed: the head alone on held-out outputs.
     """
     recipe = plan.recipe
     measured = [line for line in history if line.acceptance is not None]
@@ -28,8 +33,14 @@ def model_card(plan: HeadPlan, data: DataSet, tokens: int, history: Sequence[Pro
         f"| {line.step} | " + " | ".join(f"{share:.3f}" for share in line.acceptance or ()) + " |"
         for line in _some(measured, 12)
     ]
-    sources = [f"{len(data.train)} prompts answered greedily by the target itself" if data.train else ""]
-    sources += [f"{len(data.texts)} windows of text files" if data.texts else ""]
+    sources = [
+        f"{count} {what}"
+        for count, what in (
+            (len(data.train), "prompts for the target to answer greedily"),
+            (len(data.texts), "windows of text files"),
+        )
+        if count
+    ]
     packages = ", ".join(f"{name} ({licence})" for name, licence in data.packages.items())
     return "\n".join(
         [
@@ -39,9 +50,16 @@ def model_card(plan: HeadPlan, data: DataSet, tokens: int, history: Sequence[Pro
             "",
             f"- Target: {plan.model}",
             f"- Draft vocabulary: {plan.draft_vocab_size} tokens",
-            f"- Data: {'; '.join(part for part in sources if part)}; {tokens:,} tokens recorded",
+            f"- Data: {len(train)} sequences, {train.tokens:,} tokens, recorded of {' and '.join(sources)}",
             f"- Training: {recipe.steps} steps of {recipe.batch} sequences, {recipe.test_time_steps} steps of "
-            f"training-time test, AdamW, peak learning rate {recipe.learning_rate:g}, seed {recipe.seed}",
+            f"training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
+            f"{recipe.learning_rate:g}, seed {recipe.seed}",
+            "- Licence: that of the target, whose weights it began as. Prompts quote code under permissive licences; "
+            "what was learnt from is the target's own output.",
+            f"- Alone on held-out outputs, greedy, trees of at most 16 nodes: **{replayed.tokens_per_step:.2f} tokens "
+            f"per verify step** ({replayed.tokens} tokens, {replayed.drafted / max(1, replayed.steps):.1f} nodes a "
+            f"step; accepted at least 1, 2, ... drafted tokens in "
+            f"{', '.join(f'{count / max(1, replayed.steps):.0%}' for count in replayed.reached)} of the steps)",
             "",
             "## Held-out acceptance by position",
             "",

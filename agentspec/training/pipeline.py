@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from transformers import AutoConfig
 
+from agentspec.drafters.base import Budget
 from agentspec.drafters.eagle3.checkpoint import save_head
 from agentspec.drafters.eagle3.config import default_capture
+from agentspec.drafters.eagle3.drafter import Eagle3Drafter
 from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.checkpoint import Checkpoint, model_folder
 from agentspec.engines.local.model import TargetModel
@@ -23,6 +25,7 @@ from agentspec.training.data import choose_data
 from agentspec.training.features import FeatureStore, record
 from agentspec.training.initialise import frequent_tokens, initial_head
 from agentspec.training.model_card import model_card
+from agentspec.training.replay import replay_head
 from agentspec.training.rollout import Rollout
 from agentspec.training.trainer import Trainer
 
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 
 FEWEST_LAYERS = 7
 """Below, the low, middle and high layer that a head reads would not be three."""
+
+REPLAYED = 16
+"""Held-out sequences replayed for the card."""
+
+REPLAY_BUDGET = Budget(max_nodes=16, max_depth=8, min_path_prob=0.02)
+"""A tree as small as a CPU verifies."""
 
 SHARD_SEQUENCES = 96
 """Sequences recorded together; enough of them that the target's weights are read once for many tokens."""
@@ -107,7 +116,10 @@ def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
     trainer = Trainer(head, embedding, train, held_out, recipe=plan.recipe, folder=plan.work)
     history = trainer.run(lambda progress: reporter.training(progress, plan.recipe.steps))
     save_head(head, plan.output)
-    card = model_card(plan, data, train.tokens, history)
+    drafter = Eagle3Drafter.load(plan.output, embedding, config.num_hidden_layers, torch.float32)
+    measured = [held_out[index] for index in range(min(REPLAYED, len(held_out)))]
+    replayed = replay_head(drafter, measured, REPLAY_BUDGET)
+    card = model_card(plan, data, train, history, replayed)
     (plan.output / "README.md").write_text(card, encoding="utf-8")
     return plan.output
 

@@ -261,6 +261,7 @@ class Scheduler:
                     choice.drafting.read(start, streams)
             choice.accept(choice.sampler.draw(logits[0].cpu(), len(generation.prompt)))
             self._conclude(generation, choice, choice.generated)
+        generation.prompt_streams = []
 
     def _absorb_verdict(
         self, generation: Generation, choice: Choice, logits: torch.Tensor, seconds: float

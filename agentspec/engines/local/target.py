@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 _KV_MEMORY_SHARE = 0.5
 """Part of the free memory that keys and values may take by default."""
 
+TREE_ROWS = 16
+"""Tokens of a verify step over a head's usual tree."""
+
+TYPICAL_CONTEXT = 512
+"""Committed tokens at which its cost is looked up."""
+
+CHEAP_TREE = 2.0
+"""Most that such a step may take, in plain steps: a head emits about that many tokens with it."""
+
 EMBEDDING = "model.embed_tokens.weight"
 """Where Llama-like checkpoints keep the embedding, which EAGLE-3 heads share."""
 
@@ -64,12 +73,20 @@ def load_target(settings: Settings) -> Target:
     )
     tokenizer = Tokenizer.load(model_folder(engine.model, settings.cache_directory))
     cost = cost_curve(model, settings.cache_directory)
-    head = load_head(settings, model)
+    head = load_head(settings, model, cost)
     return Target(engine.served_name or Path(engine.model).name, model, tokenizer, cost, head)
 
 
-def load_head(settings: Settings, model: TargetModel) -> Eagle3Drafter | None:
+def load_head(settings: Settings, model: TargetModel, cost: CostModel) -> Eagle3Drafter | None:
     """The EAGLE-3 head that the settings name; None where they name none, or none comes with the model.
+
+    "auto" leaves a shipped head alone where verifying its many unsure drafts costs more than they save. A head that is
+    named is used whatever it costs.
+
+    Args:
+        settings: all of them; `engine` matters here.
+        model: the target.
+        cost: what its passes cost on this machine.
 
     Raises:
         ModelError: the head cannot be loaded, or was made for another model.
@@ -77,9 +94,13 @@ def load_head(settings: Settings, model: TargetModel) -> Eagle3Drafter | None:
     engine = settings.engine
     if not engine.speculation or engine.draft_head == "none":
         return None
-    folder = shipped_head(engine.model) if engine.draft_head == "auto" else Path(engine.draft_head).expanduser()
-    if folder is None:
-        return None
+    if engine.draft_head == "auto":
+        folder = shipped_head(engine.model)
+        tree, plain = cost.seconds(TREE_ROWS, TYPICAL_CONTEXT), cost.seconds(1, TYPICAL_CONTEXT)
+        if folder is None or tree > CHEAP_TREE * plain:
+            return None
+    else:
+        folder = Path(engine.draft_head).expanduser()
     embedding = Checkpoint(model_folder(engine.model, settings.cache_directory)).fetch(EMBEDDING)
     if embedding is None:
         raise ModelError(

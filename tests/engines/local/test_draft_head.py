@@ -10,6 +10,7 @@ from agentspec.drafters.eagle3.checkpoint import save_head
 from agentspec.drafters.eagle3.drafter import Eagle3Drafter
 from agentspec.drafters.fused_drafter import FusedDrafter, FusedSession
 from agentspec.drafters.tree_drafter import TreeDrafter
+from agentspec.engines.local import target as target_module
 from agentspec.engines.local.checkpoint import Checkpoint
 from agentspec.engines.local.model import SequenceInput
 from agentspec.engines.local.target import EMBEDDING, load_head
@@ -112,12 +113,29 @@ def settings(folder, **engine):
 
 
 def test_the_setting_names_a_head_or_none(target, deep_folder, head_folder):
-    assert load_head(settings(deep_folder, draft_head=str(head_folder)), target.model).capture == CAPTURE
-    assert load_head(settings(deep_folder, draft_head="none"), target.model) is None
-    assert load_head(settings(deep_folder), target.model) is None  # no head comes with this model
-    assert load_head(settings(deep_folder, draft_head=str(head_folder), speculation=False), target.model) is None
+    def load(**engine):
+        return load_head(settings(deep_folder, **engine), target.model, target.cost)
+
+    assert load(draft_head=str(head_folder)).capture == CAPTURE
+    assert load(draft_head="none") is None
+    assert load() is None  # no head comes with this model
+    assert load(draft_head=str(head_folder), speculation=False) is None
+
+
+class RowCost:
+    """Every row costs as much as the first."""
+
+    def seconds(self, rows, context):
+        return 0.01 * rows
+
+
+def test_a_shipped_head_is_used_where_trees_are_cheap(target, deep_folder, head_folder, monkeypatch):
+    monkeypatch.setattr(target_module, "shipped_head", lambda model: head_folder)
+    assert load_head(settings(deep_folder), target.model, target.cost) is not None
+    assert load_head(settings(deep_folder), target.model, RowCost()) is None
+    assert load_head(settings(deep_folder, draft_head=str(head_folder)), target.model, RowCost()) is not None
 
 
 def test_a_head_of_another_model_is_refused(tiny, tiny_folder, head_folder):
     with pytest.raises(ModelError, match="not three of this model's 2"):
-        load_head(settings(tiny_folder, draft_head=str(head_folder)), tiny.model)
+        load_head(settings(tiny_folder, draft_head=str(head_folder)), tiny.model, tiny.cost)

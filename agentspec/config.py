@@ -72,7 +72,8 @@ class EngineSettings(_Section):
     kv_tokens: int | None = Field(default=None, ge=64, description="KV slots in all; default: from free memory")
     speculation: bool = Field(default=True, description="false decodes every request plainly")
     draft_head: str = Field(
-        default="auto", description="EAGLE-3 head: a folder, auto (the one shipped for the model, where it pays) or none"
+        default="auto",
+        description="EAGLE-3 head: a folder, auto (the one shipped for the model, where it pays) or none",
     )
 
 

@@ -56,18 +56,7 @@ def initial_head(folder: Path, capture: tuple[int, ...], draft_to_target: Tensor
     fetch = Checkpoint(folder).fetch
     last = LayerWeights.read(fetch, target.num_hidden_layers - 1)
     outer = OuterWeights.read(fetch)
-    config = HeadConfig(
-        hidden=target.hidden_size,
-        heads=target.num_attention_heads,
-        kv_heads=target.num_key_value_heads,
-        head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
-        intermediate=target.intermediate_size,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=len(draft_to_target),
-        norm_epsilon=target.rms_norm_eps,
-        rope={**target.rope_parameters, "max_position_embeddings": target.max_position_embeddings},
-        capture=capture,
-    )
+    config = HeadConfig.sized_like(target, draft_vocab_size=len(draft_to_target), capture=capture)
     head = Eagle3Head(config)
     width = config.hidden
     generator = torch.Generator().manual_seed(seed)

@@ -13,6 +13,8 @@ from agentspec.errors import ModelError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transformers import PretrainedConfig
+
 ARCHITECTURES = frozenset({"LlamaForCausalLMEagle3", "LlamaForCausalLM"})
 """Values of `architectures` under which Llama-like EAGLE-3 heads are published."""
 
@@ -93,6 +95,22 @@ class HeadConfig:
         ids = eagle.get("eagle_aux_hidden_state_layer_ids") or values.get("eagle_aux_hidden_state_layer_ids")
         if ids is not None and len(ids) != CAPTURED_LAYERS:
             raise ModelError(f"the draft head in {folder} reads {len(ids)} target layers; EAGLE-3 reads three")
+        return cls.sized_like(
+            config,
+            draft_vocab_size=values["draft_vocab_size"] or config.vocab_size,
+            # The checkpoint names the layers whose output is read.
+            capture=None if ids is None else tuple(index + 1 for index in ids),
+        )
+
+    @classmethod
+    def sized_like(cls, config: PretrainedConfig, *, draft_vocab_size: int, capture: tuple[int, ...] | None) -> Self:
+        """A head whose layer has the sizes of a Llama-like model's layers.
+
+        Args:
+            config: of the model.
+            draft_vocab_size: tokens that the head can propose.
+            capture: see the attribute.
+        """
         return cls(
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
@@ -100,11 +118,10 @@ class HeadConfig:
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
             intermediate=config.intermediate_size,
             vocab_size=config.vocab_size,
-            draft_vocab_size=values["draft_vocab_size"] or config.vocab_size,
+            draft_vocab_size=draft_vocab_size,
             norm_epsilon=config.rms_norm_eps,
             rope={**config.rope_parameters, "max_position_embeddings": config.max_position_embeddings},
-            # The checkpoint names the layers whose output is read.
-            capture=None if ids is None else tuple(index + 1 for index in ids),
+            capture=capture,
         )
 
     def write(self, folder: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from agentspec.engines.base import Engine
     from agentspec.index.snapshot import Snapshot
+    from agentspec.index.store import IndexStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,14 @@ class StoredRepositories:
 
     def __init__(self, index_directory: Path) -> None:
         self._index_directory = index_directory
+        self._stores: dict[tuple[str, str], IndexStore] = {}
 
     def snapshot_for(self, repository_id: str, fingerprint: str) -> Snapshot:
-        """See `agentspec.engines.local.preparation.RepositorySource`."""
-        return find_store(self._index_directory, Path(repository_id), fingerprint).current(fingerprint)
+        """See `agentspec.engines.local.preparation.RepositorySource`. A store stays open, as in a server."""
+        key = (repository_id, fingerprint)
+        if key not in self._stores:
+            self._stores[key] = find_store(self._index_directory, Path(repository_id), fingerprint)
+        return self._stores[key].current(fingerprint)
 
 
 async def run_pair(

@@ -33,8 +33,8 @@ def build(
 ) -> None:
     """Compile the tree-attention kernel into FlashInfer's cache, where a server finds it; no GPU is needed.
 
-    Takes a few minutes of processor time per architecture; what is compiled already is kept. Exit status: 0 built; 1 the
-    compiler is missing or refused; 2 there is no such kernel.
+    Takes a few minutes of processor time per architecture; what is compiled already is kept. Exit status: 0 built; 1
+    the compiler is missing or refused; 2 there is no such kernel.
     """
     import torch
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tests.api.conftest import LiveServer
     from tests.api.scripted_engine import ScriptedEngine
 
+PATIENCE_SECONDS = 10.0
+ANSWERED = "agentspec_http_requests_total{method=POST}{route=/v1/chat/completions}{status=200}"
+UNMATCHED = "agentspec_http_requests_total{method=GET}{route=unmatched}{status=404}"
+
 
 def samples(text: str) -> dict[str, float]:
     """Every sample of a scrape by `name{label=value,...}`."""
@@ -33,6 +37,19 @@ def samples(text: str) -> dict[str, float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def scrape(http: httpx.Client, counter: str, requests: int) -> dict[str, float]:
+    """A scrape in which `counter` has reached `requests`, or the last one before patience ends.
+
+    A request is counted right after its last byte went out, which its client may see a moment earlier.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = samples(http.get("/metrics").text)
+        if found.get(counter, 0) >= requests or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
 
 
 def test_health_and_readiness(http: httpx.Client, engine: ScriptedEngine) -> None:
@@ -99,7 +116,7 @@ def test_metrics_hold_every_receipt(serve: Callable[..., LiveServer]) -> None:
     with httpx.Client(base_url=server.url) as http:
         for stream in (False, True):
             http.post(CHAT, json={"messages": HELLO, "stream": stream})
-        found = samples(http.get("/metrics").text)
+        found = scrape(http, ANSWERED, 2)
     expected = {
         "agentspec_choices_total{finish_reason=stop}": 2,
         "agentspec_prompt_tokens_total": 20,
@@ -120,7 +137,7 @@ def test_metrics_hold_every_receipt(serve: Callable[..., LiveServer]) -> None:
         "agentspec_tokens_per_step_sum": 4,
         "agentspec_running_requests": 0,
         "agentspec_kv_tokens_total": 4096,
-        "agentspec_http_requests_total{method=POST}{route=/v1/chat/completions}{status=200}": 2,
+        ANSWERED: 2,
     }
     assert {name: found.get(name) for name in expected} == pytest.approx(expected)
     assert 0.06 <= found["agentspec_inter_token_seconds_sum"] < 0.5, "two gaps of 60 ms, two tokens each"
@@ -130,8 +147,8 @@ def test_unknown_paths_make_one_label(serve: Callable[..., LiveServer]) -> None:
     with httpx.Client(base_url=serve().url) as http:
         for number in range(5):
             http.get(f"/scan/{number}")
-        found = samples(http.get("/metrics").text)
-    assert found["agentspec_http_requests_total{method=GET}{route=unmatched}{status=404}"] == 5
+        found = scrape(http, UNMATCHED, 5)
+    assert found[UNMATCHED] == 5
 
 
 @pytest.fixture

@@ -187,10 +187,15 @@ def server(
         yield running
 
 
-def test_equal_to_plain_decoding_one_by_one(server: Server, cases: list[Case], plain: Plain) -> None:
+def test_equal_to_plain_decoding_one_by_one(
+    request: pytest.FixtureRequest, server: Server, cases: list[Case], plain: Plain
+) -> None:
     for case, reference in zip(cases, plain.answers, strict=True):
         assert_same(case, reference, answer(server, case))
-    assert server.metric("agentspec_accepted_nodes_total") > 0, "nothing was accepted, so nothing was tried"
+    # The head is random: alone it is right by chance or never, and what is tried is that its guesses do no harm.
+    alone = not request.node.callspec.params["server"].get("model_free", True)
+    tried = "agentspec_drafted_nodes_total" if alone else "agentspec_accepted_nodes_total"
+    assert server.metric(tried) > 0, f"{tried} is 0, so nothing was tried"
 
 
 def test_equal_to_plain_decoding_in_batches(server: Server, cases: list[Case], plain: Plain) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agentspec.errors import EngineUnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -182,6 +184,17 @@ class ModelInfo:
     id: str
     context_length: int
     created: int
+
+
+def loaded(model: ModelInfo | None) -> ModelInfo:
+    """The served model of an engine that keeps None until it has one.
+
+    Raises:
+        EngineUnavailableError: it has none yet.
+    """
+    if model is None:
+        raise EngineUnavailableError("the model is still being loaded; retry shortly")
+    return model
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from agentspec.drafters.base import DraftRequest
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
-from agentspec.engines.base import EngineStats, ModelInfo
+from agentspec.engines.base import EngineStats, ModelInfo, loaded
 from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.events import Failure
@@ -97,9 +97,7 @@ class LocalEngine:
         Raises:
             EngineUnavailableError: before `start`.
         """
-        if self._model is None:
-            raise EngineUnavailableError("the model is still being loaded; retry shortly")
-        return self._model
+        return loaded(self._model)
 
     async def start(self) -> None:
         """Load the model in the engine's thread and become ready.

@@ -186,7 +186,7 @@ class ModelInfo:
     created: int
 
 
-def loaded(model: ModelInfo | None) -> ModelInfo:
+def served_model(model: ModelInfo | None) -> ModelInfo:
     """The served model of an engine that keeps None until it has one.
 
     Raises:

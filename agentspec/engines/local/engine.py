@@ -13,7 +13,7 @@ import numpy as np
 from agentspec.drafters.base import DraftRequest
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
-from agentspec.engines.base import EngineStats, ModelInfo, loaded
+from agentspec.engines.base import EngineStats, ModelInfo, served_model
 from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.events import Failure
@@ -97,7 +97,7 @@ class LocalEngine:
         Raises:
             EngineUnavailableError: before `start`.
         """
-        return loaded(self._model)
+        return served_model(self._model)
 
     async def start(self) -> None:
         """Load the model in the engine's thread and become ready.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo, loaded
+from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo, served_model
 from agentspec.engines.sglang.binding import PARAMS_KEY
 from agentspec.engines.sglang.chat_stream import ChatStream
 from agentspec.engines.sglang.choice import Choice
@@ -77,7 +77,7 @@ class SGLangEngine:
         Raises:
             EngineUnavailableError: before `start`.
         """
-        return loaded(self._model)
+        return served_model(self._model)
 
     async def start(self) -> None:
         """Start the server, or find the one that runs, and learn what it serves.

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from agentspec import __version__
 from agentspec.cli import bench, kernels, models
+from agentspec.cli.connect import connect
 from agentspec.cli.console import show_error
 from agentspec.cli.demo import demo
 from agentspec.cli.doctor import doctor
@@ -39,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (index, status, serve, demo, doctor):
+for verb in (index, status, serve, connect, demo, doctor):
     app.command()(verb)
 app.command("train-head")(train_head)
 app.add_typer(bench.app)

@@ -1,0 +1,1 @@
+"""Settings that make other programs use an agentspec server."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,17 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 TOKENS_PER_STEP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """Histogram bounds for tokens that one verify step yielded."""
+
+ANSWER_KINDS = {
+    "apply": "apply",
+    "chatcmpl": "chat",
+    "cmpl": "completion",
+    "edit": "edit",
+    "infill": "infill",
+    "msg": "message",
+    "resp": "response",
+}
+"""What kind of answer an id names, by its beginning."""
 
 TARGET = "target"
 """Label of tokens that the target drew itself, beside the names of draft sources."""
@@ -56,11 +68,17 @@ class Metrics:
         self.tokens_per_step = histogram("tokens_per_step", "Tokens that one verify step yielded", TOKENS_PER_STEP)
         self.disconnects = counter("disconnects", "Clients that left before their answer was complete")
         self.disconnect_seconds = histogram("disconnect_to_free_seconds", "Time from a disconnect to the freed slot")
+        self.feedback = counter("feedback", "Answers that clients took over or not", ("kind", "outcome"))
 
     def client_left(self, seconds_to_free: float) -> None:
         """Count a disconnect and the time until its engine work was gone."""
         self.disconnects.inc()
         self.disconnect_seconds.observe(seconds_to_free)
+
+    def feedback_given(self, answer_id: str, *, accepted: bool) -> None:
+        """Count what became of an answer; its kind is told by the beginning of its id."""
+        kind = ANSWER_KINDS.get(re.split("[-_]", answer_id)[0], "other")
+        self.feedback.labels(kind, "accepted" if accepted else "rejected").inc()
 
     def timer(self) -> TokenTimer:
         """A clock for the chunks of one engine request, started now."""

@@ -58,11 +58,14 @@ class ChatPrompt:
         messages: OpenAI chat messages.
         tools: OpenAI tool definitions offered to the model.
         template_kwargs: extra variables of the chat template.
+        answer_prefix: text with which the answer begins already; the model goes on behind it, and it is no part of
+            what the engine yields.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    answer_prefix: str = ""
 
 
 Prompt = str | ChatPrompt | tuple[int, ...]

@@ -44,14 +44,15 @@ async def infill(body: InfillRequest, request: Request, services: ServicesOf, ca
         temperature=body.temperature or 0.0,
         stop_token_ids=sampling.stop_token_ids + template.end_tokens,
     )
+    call_id = new_id("infill-")
     requests = engine_requests(
-        services, caller=caller, fields=body, call_id=new_id("infill-"), prompts=[prompt], sampling=sampling
+        services, caller=caller, fields=body, call_id=call_id, prompts=[prompt], sampling=sampling
     )
     chunks = generate(services.engine, services.metrics, [replace(requests[0], n=1)])
     if body.stream:
-        return stream(services, _infill_events(chunks, model))
+        return stream(services, _infill_events(chunks, call_id, model))
     [choice] = await until_disconnect(request.receive, collect(chunks, 1), services.metrics.client_left)
-    answer = _last(model, choice.finish_reason, choice.receipt)
+    answer = _last(call_id, model, choice.finish_reason, choice.receipt)
     answer.content = "" if warming else choice.text
     return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
 
@@ -72,20 +73,21 @@ async def create_fim_completion(
     return await chat_answer(services, caller, body, request, prompt=prompt, sampling=sampling)
 
 
-async def _infill_events(chunks: AsyncGenerator[Chunk, None], model: str) -> AsyncGenerator[bytes, None]:
+async def _infill_events(chunks: AsyncGenerator[Chunk, None], call_id: str, model: str) -> AsyncGenerator[bytes, None]:
     async for chunk in chunks:
         if chunk.text:
             yield event(InfillResponse(index=0, content=chunk.text, stop=False))
         if chunk.finish_reason is not None:
-            yield event(_last(model, chunk.finish_reason, chunk.receipt or Receipt()))
+            yield event(_last(call_id, model, chunk.finish_reason, chunk.receipt or Receipt()))
 
 
-def _last(model: str, finish_reason: FinishReason, receipt: Receipt) -> InfillResponse:
+def _last(call_id: str, model: str, finish_reason: FinishReason, receipt: Receipt) -> InfillResponse:
     seconds = receipt.draft_seconds + receipt.verify_seconds
     return InfillResponse(
         index=0,
         content="",
         stop=True,
+        id=call_id,
         model=model,
         stop_type="limit" if finish_reason == "length" else "eos",
         tokens_predicted=receipt.completion_tokens,

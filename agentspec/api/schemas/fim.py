@@ -45,6 +45,7 @@ class InfillResponse(BaseModel):
     index: int = 0
     content: str
     stop: bool
+    id: str | None = Field(default=None, description="names the completion for /v1/feedback")
     model: str | None = None
     stop_type: Literal["eos", "limit", "none"] | None = None
     tokens_predicted: int | None = None

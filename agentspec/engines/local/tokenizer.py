@@ -94,14 +94,13 @@ class Tokenizer:
 
     def _render(self, prompt: ChatPrompt) -> str:
         try:
-            return str(
-                self._wrapped.apply_chat_template(
-                    [dict(message) for message in prompt.messages],
-                    tools=[dict(tool) for tool in prompt.tools] if prompt.tools else None,
-                    add_generation_prompt=True,
-                    tokenize=False,
-                    **prompt.template_kwargs,
-                )
+            rendered = self._wrapped.apply_chat_template(
+                [dict(message) for message in prompt.messages],
+                tools=[dict(tool) for tool in prompt.tools] if prompt.tools else None,
+                add_generation_prompt=True,
+                tokenize=False,
+                **prompt.template_kwargs,
             )
         except (TemplateError, ValueError, TypeError, KeyError) as error:
             raise InvalidRequestError(f"the chat template refuses these messages: {error}", "messages") from error
+        return f"{rendered}{prompt.answer_prefix}"

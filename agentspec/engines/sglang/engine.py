@@ -188,6 +188,14 @@ class SGLangEngine:
                 "chat_template_kwargs": dict(prompt.template_kwargs) or None,
             }
         tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
+        if isinstance(prompt, ChatPrompt) and prompt.answer_prefix:
+            tokens += await self._plain_tokens(prompt.answer_prefix)
+        return tokens
+
+    async def _plain_tokens(self, text: str) -> list[int]:
+        """Token ids of text without special tokens added."""
+        body = {"prompt": text, "add_special_tokens": False}
+        tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
         return tokens
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
@@ -208,14 +216,13 @@ class SGLangEngine:
             return prompt
         if not isinstance(prompt, ChatPrompt):
             return list(prompt)
-        return prompt if prompt.tools or self._parses_reasoning else await self.tokenize(prompt)
+        parsed = (prompt.tools or self._parses_reasoning) and not prompt.answer_prefix
+        return prompt if parsed else await self.tokenize(prompt)
 
     async def _prediction(self, request: GenerationRequest) -> list[int] | None:
         if request.prediction is None or not request.speculation:
             return None
-        body = {"prompt": request.prediction, "add_special_tokens": False}
-        tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
-        return tokens
+        return await self._plain_tokens(request.prediction)
 
     def _binding(self, request: GenerationRequest, prediction: list[int] | None, warnings: list[str]) -> dict[str, Any]:
         params: dict[str, Any] = {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentspec.cli.console import messages, output, print_json
-from agentspec.cli.options import ConfigOption, JsonOption, load_settings
+from agentspec.cli.options import ConfigOption, JsonOption, local_url
 from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -40,19 +39,13 @@ def connect(
         _list(json)
         return
     chosen = find_client(client)
-    recipe = chosen.recipe(find_endpoint(url or _local_url(config), inline))
+    recipe = chosen.recipe(find_endpoint(url or local_url(config), inline))
     if write:
         _write(chosen, recipe)
     elif json:
         _print_json(recipe)
     else:
         _print(recipe)
-
-
-def _local_url(config: Path | None) -> str:
-    server = load_settings(config).server
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"http://{host}:{server.port}"
 
 
 def _list(as_json: bool) -> None:

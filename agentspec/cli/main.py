@@ -14,6 +14,7 @@ from agentspec.cli.console import show_error
 from agentspec.cli.demo import demo
 from agentspec.cli.doctor import doctor
 from agentspec.cli.index import index
+from agentspec.cli.lsp import lsp
 from agentspec.cli.serve import serve
 from agentspec.cli.status import status
 from agentspec.cli.train_head import train_head
@@ -40,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (index, status, serve, connect, demo, doctor):
+for verb in (index, status, serve, connect, lsp, demo, doctor):
     app.command()(verb)
 app.command("train-head")(train_head)
 app.add_typer(bench.app)

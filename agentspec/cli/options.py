@@ -37,3 +37,14 @@ def load_settings(config: Path | None, **sections: dict[str, Any]) -> Settings:
         for section, values in sections.items()
     }
     return Settings.load(config, **{section: values for section, values in given.items() if values})
+
+
+def local_url(config: Path | None) -> str:
+    """Base URL of the server that `agentspec serve` starts with the same settings.
+
+    Raises:
+        InvalidRequestError: a value does not fit.
+    """
+    server = load_settings(config).server
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}"

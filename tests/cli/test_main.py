@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_help_names_every_verb(agentspec: Callable[..., Result]) -> None:
     result = agentspec("--help")
     assert result.exit_code == 0
-    for verb in ("index", "status", "serve", "connect", "bench", "demo", "doctor", "models"):
+    for verb in ("index", "status", "serve", "connect", "lsp", "bench", "demo", "doctor", "models"):
         assert f"│ {verb} " in result.stdout
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -9,9 +11,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from agentspec.drafters import _native
+from agentspec.drafters.escaped_view import EscapedSpelling, cuts_hold
 from agentspec.drafters.formats import FormatTokens, find_tokens
-from agentspec.drafters.token_classes import token_class
-from agentspec.drafters.views import escaped, without_line_numbers
+from agentspec.drafters.token_classes import TokenTable
+from agentspec.drafters.views import without_line_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,9 +26,37 @@ PROSE_FILE = "prose.txt"
 PROBE_TOKENS = 24
 """A run of the edited file that is looked for in the prompt to see whether the file is shown there as it is."""
 MAX_VIEW_TOKENS = 60_000
-"""Longer files get no view: tokenising them would hold up the request."""
+"""Longer files get no view: spelling them anew would hold up the request."""
 
-Views = dict[str, list[_native.IndexedText]]
+
+@dataclass(frozen=True, slots=True)
+class FormatWords:
+    """The fixed words of all formats around one path.
+
+    Attributes:
+        text: the words.
+        closes: where in them each of the formats' closing markers stands; None: nowhere.
+        fence: the marker after which the file may come as a whole, if there is one.
+    """
+
+    text: _native.IndexedText
+    closes: tuple[int | None, ...]
+    fence: NDArray[np.int32] | None
+
+
+@dataclass(slots=True)
+class RepositoryMaterial:
+    """What is kept for the requests of one repository, and for no others.
+
+    Attributes:
+        spelling: of its files inside JSON strings.
+        words: by path.
+        views: of edited files, escaped, by path.
+    """
+
+    spelling: EscapedSpelling
+    words: dict[str, FormatWords] = field(default_factory=dict)
+    views: dict[str, list[_native.IndexedText]] = field(default_factory=dict)
 
 
 class EditMaterial:
@@ -34,23 +65,26 @@ class EditMaterial:
     Args:
         request: with a codec.
         vocabulary: what is known of the codec's tokens.
-        views: of this request's repository, by path; made on demand and kept there.
+        kept: what is kept for this request's repository; completed on demand.
     """
 
-    def __init__(self, request: DraftRequest, vocabulary: VocabularyMaterial, views: Views) -> None:
-        assert request.codec is not None
-        self._codec: TextCodec = request.codec
+    def __init__(self, request: DraftRequest, vocabulary: VocabularyMaterial, kept: RepositoryMaterial) -> None:
         self._request = request
-        self._views = views
+        self._kept = kept
         self._document: Document | None = None
         if request.repository is not None and request.edited_path:
             self._document = request.repository.document(request.edited_path)
         self.vocabulary = vocabulary
         self.formats = vocabulary.formats
 
-    def words(self) -> NDArray[np.int32]:
+    def words(self) -> FormatWords:
         """The fixed words of all formats around the edited path."""
-        return self.formats.words(self._request.edited_path or "file")
+        path = self._request.edited_path or "file"
+        if path not in self._kept.words:
+            tokens = self.formats.words(path)
+            closes = tuple(find_tokens(tokens, pair.close) for pair in self.formats.pairs)
+            self._kept.words[path] = FormatWords(_native.IndexedText(tokens), closes, self.formats.fence(path))
+        return self._kept.words[path]
 
     def vocabulary_size(self) -> int:
         """No token of this request, as far as it is known, is this large."""
@@ -58,9 +92,10 @@ class EditMaterial:
         largest = int(self._request.prompt.max(initial=0)) + 1
         return max([largest, *(segment.vocabulary_size for segment in segments)])
 
-    def fence(self) -> NDArray[np.int32] | None:
-        """The marker after which the edited file may come as a whole, if there is one."""
-        return self.formats.fence(self._request.edited_path) if self._request.edited_path else None
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the repository holds the edited file."""
+        return self._document is not None
 
     def shown_raw(self) -> bool:
         """Whether the prompt holds the edited file as it is, so that the answer need not be a tool call."""
@@ -75,18 +110,18 @@ class EditMaterial:
     def views(self) -> list[_native.IndexedText]:
         """The edited file escaped for JSON; where it is not indexed, what numbered views show, raw and escaped."""
         if self._document is None:
-            text = without_line_numbers(self._codec.decode(self._request.prompt.tolist()))
-            return [self._encode(text), self._encode(escaped(text))] if text else []
+            text = without_line_numbers(self.vocabulary.codec.decode(self._request.prompt.tolist()))
+            if not text:
+                return []
+            lines = np.array(self.vocabulary.codec.encode(text), np.int32)
+            return [_native.IndexedText(lines), _native.IndexedText(self._kept.spelling.spell(lines))]
         path = self._document.path
-        if path not in self._views:
+        if path not in self._kept.views:
             assert self._request.repository is not None
             tokens = self._request.repository.tokens(self._document)
             short = len(tokens) <= MAX_VIEW_TOKENS
-            self._views[path] = [self._encode(escaped(self._codec.decode(tokens.tolist())))] if short else []
-        return self._views[path]
-
-    def _encode(self, text: str) -> _native.IndexedText:
-        return _native.IndexedText(np.array(self._codec.encode(text), np.int32))
+            self._kept.views[path] = [_native.IndexedText(self._kept.spelling.spell(tokens))] if short else []
+        return self._kept.views[path]
 
 
 class VocabularyMaterial:
@@ -96,33 +131,40 @@ class VocabularyMaterial:
         codec: the tokenizer.
 
     Attributes:
+        codec: the tokenizer.
         formats: the edit formats in its tokens.
         prose: sentences as assistants write them around edits, in its tokens.
     """
 
     def __init__(self, codec: TextCodec) -> None:
-        self._codec = codec
+        self.codec = codec
+        self._table = TokenTable(codec)
         self._classes: _native.TokenClasses | None = None
-        self._size = 0
         self.formats = FormatTokens(codec)
         prose = (files(__package__) / PROSE_FILE).read_text()
         self.prose = _native.IndexedText(np.array(codec.encode(prose), np.int32))
 
     def classes(self, vocabulary_size: int) -> _native.TokenClasses:
         """What each token below `vocabulary_size` looks like."""
-        if self._classes is None or vocabulary_size > self._size:
-            kinds = [token_class(self._codec.decode([token])) for token in range(vocabulary_size)]
-            self._classes = _native.TokenClasses(np.array(kinds, np.uint8))
-            self._size = vocabulary_size
+        if self._table.cover(vocabulary_size) or self._classes is None:
+            self._classes = _native.TokenClasses(self._table.classes)
         return self._classes
+
+    def spelling(self) -> EscapedSpelling:
+        """A new translation into escaped text."""
+        return EscapedSpelling(self.codec, self._table, self._cuts_hold)
+
+    @cached_property
+    def _cuts_hold(self) -> bool:
+        return cuts_hold(self.codec, self._table)
 
 
 class EditLibrary:
-    """Keeps what is the same for all requests of a tokenizer, and the views of a repository for its own requests."""
+    """Keeps what is the same for all requests of a tokenizer, and what belongs to a repository for its own requests."""
 
     def __init__(self) -> None:
         self._vocabularies: WeakKeyDictionary[TextCodec, VocabularyMaterial] = WeakKeyDictionary()
-        self._views: WeakKeyDictionary[Snapshot, Views] = WeakKeyDictionary()
+        self._repositories: WeakKeyDictionary[Snapshot, RepositoryMaterial] = WeakKeyDictionary()
 
     def material(self, request: DraftRequest) -> EditMaterial | None:
         """What the formats make of `request`; None without a codec."""
@@ -131,5 +173,9 @@ class EditLibrary:
         vocabulary = self._vocabularies.get(request.codec)
         if vocabulary is None:
             vocabulary = self._vocabularies[request.codec] = VocabularyMaterial(request.codec)
-        views = {} if request.repository is None else self._views.setdefault(request.repository, {})
-        return EditMaterial(request, vocabulary, views)
+        kept = None if request.repository is None else self._repositories.get(request.repository)
+        if kept is None:
+            kept = RepositoryMaterial(vocabulary.spelling())
+            if request.repository is not None:
+                self._repositories[request.repository] = kept
+        return EditMaterial(request, vocabulary, kept)

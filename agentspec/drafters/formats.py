@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SEPARATOR = -1
 """Between pieces of text that do not follow one another; never drafted."""
 
+_ANY_PATH = "\0"
+"""Stands for a path where only the words that hold none are wanted."""
+
 EDIT_KEYS = (
     ("path", "old_string", "new_string"),
     ("file_path", "old_string", "new_string"),
@@ -137,6 +140,8 @@ class PairTokens:
     echo: NDArray[np.int32]
     boundary: NDArray[np.int32]
     close: NDArray[np.int32]
+    escaped: bool
+    """Whether the texts stand in JSON strings."""
 
 
 class FormatTokens:
@@ -147,13 +152,14 @@ class FormatTokens:
 
     Attributes:
         pairs: formats that name a text and then its replacement.
-        argument_tokens: last tokens of the markers that open a JSON string of code.
     """
 
     def __init__(self, codec: TextCodec) -> None:
         self._codec = codec
+        self._fixed_pieces = {
+            piece: codec.encode(piece) for piece in format_pieces(_ANY_PATH) if _ANY_PATH not in piece
+        }
         self.pairs: list[PairTokens] = []
-        self.argument_tokens: set[int] = set()
         known = set()
         for pair in _pairs():
             found = [marker.tokens(codec) for marker in (pair.open, pair.echo, pair.boundary, pair.close)]
@@ -162,15 +168,15 @@ class FormatTokens:
             if not len(tokens[0]) or not len(tokens[1]) or key in known:
                 continue
             known.add(key)
-            self.pairs.append(PairTokens(*tokens))
-            if pair.open.text.endswith('":'):
-                self.argument_tokens.add(int(tokens[0][-1]))
+            opening, echo, boundary, close = tokens
+            self.pairs.append(PairTokens(opening, echo, boundary, close, escaped=pair.open.text.endswith('":')))
 
     def words(self, path: str) -> NDArray[np.int32]:
         """`int32[M]`: the fixed words of the formats around an edit of `path`, -1 between the pieces."""
         tokens: list[int] = []
         for piece in format_pieces(path):
-            tokens += [*self._codec.encode(piece), SEPARATOR]
+            tokens += self._fixed_pieces.get(piece) or self._codec.encode(piece)
+            tokens.append(SEPARATOR)
         return np.array(tokens, np.int32)
 
     def fence(self, path: str) -> NDArray[np.int32] | None:

@@ -11,7 +11,6 @@ import numpy as np
 from agentspec.drafters import _native
 from agentspec.drafters.base import DraftReceipt
 from agentspec.drafters.edit_material import EditLibrary
-from agentspec.drafters.formats import find_tokens
 from agentspec.drafters.tree import DraftTree, Source
 from agentspec.drafters.weights import shipped_ranker
 from agentspec.errors import InvalidRequestError
@@ -57,7 +56,7 @@ class TreeSession:
             self._native.start_draft(self._native.add_text(prediction, Origin.PREDICTION), 0)
         edited = self._add_repository(request) if request.repository is not None else None
         self._material = material
-        self._awaited: set[int] = set()
+        self._awaits_views = False
         if material is not None:
             self._add_formats(material, edited)
 
@@ -104,7 +103,7 @@ class TreeSession:
         start = time.perf_counter()
         tokens = _tokens(tokens, "verdict")
         self._native.commit(tokens)
-        if self._awaited and not self._awaited.isdisjoint(tokens.tolist()):
+        if self._awaits_views and self._shows_views():
             self._add_views()
         self._seconds += time.perf_counter() - start
 
@@ -143,25 +142,28 @@ class TreeSession:
 
     def _add_formats(self, material: EditMaterial, edited: tuple[int, int] | None) -> None:
         words = material.words()
-        words_text = self._native.add_text(_native.IndexedText(words), Origin.FORMAT)
-        for pair in material.formats.pairs:
-            close = find_tokens(words, pair.close)
-            self._native.add_pair(
-                pair.open, pair.echo, pair.boundary, pair.close, words_text, UNKNOWN if close is None else close
-            )
+        words_text = self._native.add_text(words.text, Origin.FORMAT)
+        for pair, close in zip(material.formats.pairs, words.closes, strict=True):
+            place = UNKNOWN if close is None else close
+            self._native.add_pair(pair.open, pair.echo, pair.boundary, pair.close, words_text, place)
         self._native.add_text(material.vocabulary.prose, Origin.PROSE)
         self._native.set_token_classes(material.vocabulary.classes(material.vocabulary_size()))
-        fence = material.fence()
-        if edited is not None and fence is not None:
-            self._native.add_marker(fence, *edited)
+        if edited is not None and words.fence is not None:
+            self._native.add_marker(words.fence, *edited)
         if material.shown_raw():
-            self._awaited = material.formats.argument_tokens
+            self._awaits_views = True
         else:
             self._add_views()
 
+    def _shows_views(self) -> bool:
+        """Whether the output has opened an edit whose text the views may hold."""
+        assert self._material is not None
+        pair = self._native.latest_pair()
+        return pair != UNKNOWN and (self._material.formats.pairs[pair].escaped or not self._material.is_indexed)
+
     def _add_views(self) -> None:
         assert self._material is not None
-        self._awaited = set()
+        self._awaits_views = False
         for view in self._material.views():
             self._native.add_text(view, Origin.VIEW)
 

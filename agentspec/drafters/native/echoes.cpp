@@ -26,6 +26,7 @@ void Echoes::note(Pair& pair, std::span<const Token> request, std::uint32_t text
   const auto end = static_cast<std::int64_t>(request.size());
   if (ends_with(request, pair.markers.open)) {
     pair.opened = {text, end};
+    latest_pair_ = static_cast<int>(&pair - pairs_.data());
     zone_ = Zone::kSearched;
     zone_start_ = end;
     boundary_.position = kUnknown;

@@ -43,6 +43,9 @@ class Echoes {
   // Where in the request the zone began.
   std::int64_t zone_start() const { return zone_start_; }
 
+  // The pair whose searched text began last, in the order of add_pair; -1: none so far.
+  int latest_pair() const { return latest_pair_; }
+
   // Where the replacement goes on like the text it replaces, if it has not left that yet and began `most` tokens ago at
   // most; position < 0: nowhere.
   Place going_on(std::span<const Token> request, std::int64_t most) const;
@@ -74,6 +77,7 @@ class Echoes {
   std::vector<Marker> markers_;
   Zone zone_ = Zone::kNone;
   std::int64_t zone_start_ = 0;
+  int latest_pair_ = -1;
   Place repeated_{0, -1};  // in the zone kReplacement, where the searched text began
   Place boundary_{0, -1};  // in the zone kReplacement, where the searched text ended
   Place close_{0, -1};

@@ -212,6 +212,8 @@ NB_MODULE(_native, m) {
       .def("add_text", &add_text, "text"_a, "origin"_a, "Add a text to copy from; returns its number.")
       .def("add_pair", &add_pair, "open"_a, "echo"_a, "boundary"_a, "close"_a, "close_text"_a, "close_position"_a,
            "Markers of a format that repeats what it replaces; see native/echoes.hpp.")
+      .def("latest_pair", [](Session& self) { return self.sources().echoes().latest_pair(); },
+           "Number of the format whose searched text began last; -1: none so far.")
       .def("set_token_classes", [](Session& self, std::shared_ptr<TokenClasses> classes) {
              self.sources().set_token_classes(std::shared_ptr<const std::vector<TokenClass>>(classes, &classes->values));
            }, "classes"_a)

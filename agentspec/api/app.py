@@ -17,7 +17,7 @@ from agentspec.api.middleware.auth import AuthenticationMiddleware, KeyFile
 from agentspec.api.middleware.body_limit import BodyLimitMiddleware
 from agentspec.api.middleware.paths import PathMiddleware
 from agentspec.api.response_store import ResponseStore
-from agentspec.api.routes import chat, completions, edits, fim, health, messages, models, props, responses
+from agentspec.api.routes import chat, completions, edits, fim, health, messages, models, page, props, responses
 from agentspec.api.routes import repositories as repository_routes
 from agentspec.api.services import Services
 
@@ -60,7 +60,19 @@ def create_app(engine: Engine, settings: Settings, repositories: RepositoryRegis
     install_error_handlers(app)
     app.state.routers = [
         routes.router
-        for routes in (chat, completions, edits, fim, messages, responses, models, props, repository_routes, health)
+        for routes in (
+            chat,
+            completions,
+            edits,
+            fim,
+            messages,
+            responses,
+            models,
+            props,
+            repository_routes,
+            health,
+            page,
+        )
     ]
     for router in app.state.routers:
         app.include_router(router)

@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from agentspec.api.history import History
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -39,10 +41,11 @@ TARGET = "target"
 
 
 class Metrics:
-    """Every metric of one application, in a registry of its own."""
+    """Every metric of one application, in a registry of its own, and the history that the page shows."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
+        self.history = History()
         self.registry.register(_EngineCollector(engine))
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
@@ -86,6 +89,7 @@ class Metrics:
 
     def choice_ended(self, finish_reason: str, receipt: Receipt) -> None:
         """Add the receipt of one finished choice."""
+        self.history.add(finish_reason, receipt)
         self.finished.labels(finish_reason).inc()
         self.prompt_tokens.inc(receipt.prompt_tokens)
         self.cached_tokens.inc(receipt.cached_tokens)

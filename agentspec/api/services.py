@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
+from agentspec.api import history
 from agentspec.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ async def services_of(request: Request) -> Services:
 
 async def caller_of(request: Request) -> str:
     """Who sent `request`: a digest of its key, or the empty string on a server without keys."""
-    return cast("str", request.scope.get(CALLER, ""))
+    caller = cast("str", request.scope.get(CALLER, ""))
+    history.CALLER.set(caller)
+    return caller
 
 
 ServicesOf = Annotated["Services", Depends(services_of)]

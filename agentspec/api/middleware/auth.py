@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
-"""Probes that supervisors send without a key."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/page.css", "/page.js"})
+"""Probes that supervisors send without a key, and the page, which asks for one itself."""
 
 log = structlog.get_logger("agentspec.auth")
 

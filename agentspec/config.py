@@ -88,6 +88,12 @@ class SGLangSettings(_Section):
     draft_nodes: int = Field(default=16, ge=2, le=256, description="nodes of the EAGLE-3 tree, its root included")
     model_free: bool = Field(default=True, description="draft from request and repository; false: EAGLE-3 alone")
     verify_widths: tuple[int, ...] = Field(default=(1, 8, 16, 32, 64), description="tree sizes captured on a GPU")
+    verify_kernel: Literal["auto", "owned", "diagonal", "two_part", "two_part_fa3", "stock"] = Field(
+        default="auto", description="of agentspec_flashinfer; auto: by `agentspec kernels tune`, else owned"
+    )
+    device_verify: Literal["auto", "on", "off"] = Field(
+        default="auto", description="accept, compact and merge trees in Triton; auto: on CUDA devices"
+    )
     deterministic: bool = Field(default=False, description="SGLang's seeded sampling; a seed then fixes the text")
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the model")
     arguments: dict[str, bool | int | float | str] = Field(

@@ -2,105 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from agentspec.kernels.two_part_attention import two_part_attention
+from agentspec.kernels.verify_kernels import VerifyKernel, fits_one_tile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.device.inputs import VerifyStep
+    from agentspec.kernels.measuring.steps import Shape, VerifyStep
 
     Plan = Callable[[VerifyStep], Callable[[], torch.Tensor]]
     """Prepares a step; what it returns computes the output `[B * W, heads, head_dim]`."""
 
-WORKSPACE_BYTES = 256 << 20
-
-EXACT = frozenset({"tree", "tree_diagonal", "two_part", "stock_mask", "triton"})
-"""Contenders that compute tree attention; `causal` is the bound that they are compared with."""
-
-
-def contenders(device: str) -> dict[str, Plan]:
-    """By name: FlashInfer's and ours on a GPU; on a CPU those that run there."""
-    if device == "cpu":
-        return {"two_part": _torch_two_part, "triton": _triton}
-    workspaces = [torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
-    return {
-        "causal": lambda step: _stock(step, workspaces[0], causal=True),
-        "stock_mask": lambda step: _stock(step, workspaces[0], causal=False),
-        "tree": lambda step: _tree(step, workspaces[0], diagonal=False),
-        "tree_diagonal": lambda step: _tree(step, workspaces[0], diagonal=True),
-        "two_part": lambda step: _two_part(step, workspaces),
-        "triton": _triton,
-    }
+CAUSAL, TRITON, TORCH_TWO_PART = "causal", "triton", "torch_two_part"
+OURS = frozenset(set(VerifyKernel) - {VerifyKernel.STOCK})
+"""Kernels that the goals are about."""
+COMPILED = (CAUSAL, *VerifyKernel)
+"""Those that FlashInfer compiles first."""
 
 
-def applies(name: str, step: VerifyStep) -> bool:
+def names(device: str) -> tuple[str, ...]:
+    """Contenders on a device, in the order in which they are measured."""
+    return (TORCH_TWO_PART, TRITON) if device == "cpu" else (TRITON, *COMPILED)
+
+
+def contender(name: str, device: str) -> Plan:
+    """One contender by name."""
+    if name == TRITON:
+        return _triton
+    if name == TORCH_TWO_PART:
+        return _torch_two_part
+    from agentspec.kernels.measuring.planned import WORKSPACE_BYTES, planned
+
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    if name == CAUSAL:
+        return lambda step: _causal(step, workspace)
+    kernel = VerifyKernel(name)
+    return lambda step: planned(kernel, step, workspace)
+
+
+def applies(name: str, shape: Shape) -> bool:
     """Whether a contender is exact for a shape."""
-    if name != "tree_diagonal":
+    if name != VerifyKernel.DIAGONAL:
         return True
-    from agentspec.kernels.flashinfer_tree.wrapper import fits_one_tile
-
-    shape = step.shape
     return fits_one_tile(shape.width, shape.heads // shape.kv_heads, shape.head_dim)
 
 
-def _pages(step: VerifyStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values as pages of one token, `[slots, 1, kv_heads, head_dim]`."""
-    return step.cache[0][:, None], step.cache[1][:, None]
-
-
-def _plan(wrapper: Any, step: VerifyStep, **arguments: Any) -> None:
-    wrapper.plan(
-        step.row_indptr,
-        step.batch.page_indptr,
-        step.batch.page_indices,
-        step.batch.last_page_lengths,
-        step.shape.heads,
-        step.shape.kv_heads,
-        step.shape.head_dim,
-        1,
-        q_data_type=step.query.dtype,
-        kv_data_type=step.cache[0].dtype,
-        sm_scale=step.rules.scale,
-        **arguments,
-    )
-
-
-def _stock(step: VerifyStep, workspace: torch.Tensor, causal: bool) -> Callable[[], torch.Tensor]:
+def _causal(step: VerifyStep, workspace: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """FlashInfer's causal attention: no tree, but the bound that tree attention is compared with."""
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
-    if causal:
-        _plan(wrapper, step, causal=True)
-    else:
-        before = step.masks.new_ones(step.shape.batch, step.shape.width, step.shape.context)
-        _plan(wrapper, step, custom_mask=torch.cat([before, step.masks], -1).flatten())
-    return lambda: wrapper.run(step.query, _pages(step))
+    from agentspec.kernels.measuring.planned import run_planned
 
-
-def _variant(step: VerifyStep) -> Any:
-    from agentspec.kernels.flashinfer_tree.variant import TreeVariant
-
-    return TreeVariant(step.query.dtype, step.cache[0].dtype, step.shape.head_dim)
-
-
-def _tree(step: VerifyStep, workspace: torch.Tensor, diagonal: bool) -> Callable[[], torch.Tensor]:
-    from agentspec.kernels.flashinfer_tree.wrapper import TreeAttentionWrapper
-
-    wrapper = TreeAttentionWrapper(workspace, _variant(step), step.bits, diagonal=diagonal)
-    _plan(wrapper, step)
-    return lambda: wrapper.run(step.query, _pages(step))
-
-
-def _two_part(step: VerifyStep, workspaces: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
-    from agentspec.kernels.flashinfer_tree.two_part import TwoPartWrapper
-
-    wrapper = TwoPartWrapper((workspaces[0], workspaces[1]), _variant(step), step.bits)
-    wrapper.plan(step.row_indptr, step.batch, step.shape.heads, step.shape.kv_heads, step.rules)
-    return lambda: wrapper.run(step.query, _pages(step))
+    return run_planned(BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2"), step, causal=True)
 
 
 def _torch_two_part(step: VerifyStep) -> Callable[[], torch.Tensor]:

@@ -2,8 +2,10 @@
 
     python -m benchmarks.device.run --output results/
 
-Needs torch, triton, flashinfer and this repository (and transformers for the cost curve). It stops measuring after
-`--minutes`; shapes come in an order that leaves the least important for last, and what was left out is listed.
+Needs torch, triton, flashinfer and this repository (and transformers for the cost curve). Every contender runs in a
+process of its own, and results are written after each: one that crashes, hangs or does not compile costs its own
+figures and no others. FlashInfer compiles in the background while parts are measured that need no compiler. All ends
+after `--minutes`; shapes come in an order that leaves the least important for last, and what was left out is listed.
 `--dry-run` goes through everything on a CPU at tiny shapes, to try the script itself; set TRITON_INTERPRET=1 for it.
 """
 
@@ -11,237 +13,154 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
+from agentspec.kernels.verify_kernels import VerifyKernel
+from benchmarks.device.contenders import CAUSAL, COMPILED, names
+from benchmarks.device.results import Results
 
-from benchmarks.device.checks import check_all
-from benchmarks.device.contenders import applies, contenders
-from benchmarks.device.inputs import Shape, random_step
-from benchmarks.device.plot import line_plot
-from benchmarks.device.timing import Timer, copy_bandwidth
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-CURVE_SECONDS = 30.0
-"""Kept for the cost curve at the end."""
+COMPILED_FIRST = (CAUSAL, VerifyKernel.OWNED, VerifyKernel.TWO_PART_FA3)
+"""Contenders that between them need all that FlashInfer compiles for the timed form."""
+LONGEST_PART = 100.0
+"""Seconds."""
+START_SECONDS = 15.0
+"""Kept for a process to load torch and end."""
+SHOWN_CHARACTERS = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class Programme:
-    """What is measured.
+class Run:
+    """One run of the script.
 
-    Attributes:
-        checked: shapes of the correctness checks.
-        timed: shapes that are timed, most important first.
-        steps: arguments of `time_steps`.
-        copy_bytes: size of the copy that gives the bandwidth.
-        repetitions: timed runs of each.
+    Args:
+        device: `cuda` or `cpu`.
+        dry_run: tiny shapes.
+        output: folder of the results.
+        deadline: of `time.monotonic`.
     """
 
-    checked: tuple[Shape, ...]
-    timed: tuple[Shape, ...]
-    steps: tuple[dict[str, int], ...]
-    copy_bytes: int
-    repetitions: int
+    def __init__(self, device: str, dry_run: bool, output: Path, deadline: float) -> None:
+        self._device = device
+        self._output = output
+        self._deadline = deadline
+        self.results = Results(dry_run)
+        output.mkdir(parents=True, exist_ok=True)
 
-
-def full_programme() -> Programme:
-    """For a GPU."""
-    widths, batches = (32, 16, 64, 8, 1), (1, 4, 8)
-    contexts = (32_768, 8_192, 131_072, 2_048)
-    shapes = [Shape(q, b, c) for c in contexts for b in batches for q in widths if b * c <= 524_288]
-    return Programme(
-        checked=tuple(
-            Shape(q, b, c, heads, 8, dim)
-            for q, b, c, heads, dim in (
-                (1, 1, 17, 32, 128),
-                (8, 3, 300, 32, 128),
-                (32, 2, 2_000, 32, 128),
-                (64, 1, 33, 32, 128),
-                (100, 2, 900, 8, 128),
-                (16, 2, 0, 32, 128),
-            )
-        ),
-        timed=tuple(shapes),
-        steps=tuple(
-            {"batch": b, "width": 32, "vocabulary": 128_256, "layers": 32, "row_elements": 1024} for b in (1, 4)
-        ),
-        copy_bytes=2 << 30,
-        repetitions=15,
-    )
-
-
-def tiny_programme() -> Programme:
-    """For the dry run: every path, nothing worth measuring."""
-    small = {"heads": 4, "kv_heads": 2, "head_dim": 16}
-    return Programme(
-        checked=(Shape(1, 1, 5, **small), Shape(6, 2, 30, **small), Shape(70, 1, 0, **small)),
-        timed=(Shape(4, 1, 16, **small), Shape(4, 1, 64, **small)),
-        steps=({"batch": 2, "width": 4, "vocabulary": 40, "layers": 2, "row_elements": 32},),
-        copy_bytes=1 << 16,
-        repetitions=2,
-    )
-
-
-@dataclass(slots=True)
-class Results:
-    """All that was found; written as JSON.
-
-    Attributes:
-        machine: device and versions.
-        checks: one entry per contender and shape.
-        copy_bytes_per_second: measured bandwidth.
-        attention: one entry per shape: microseconds by contender, and the share of the bandwidth that each reached.
-        fastest: the fastest exact contender by shape, written `width x batch x context`.
-        steps: microseconds of mask packing, acceptance and compaction.
-        cost_curve: T(n) of the model, or why there is none.
-        left_out: shapes for which there was no time or memory, and why.
-        dry_run: the figures are those of a CPU at tiny shapes and mean nothing.
-    """
-
-    machine: dict[str, str]
-    dry_run: bool
-    checks: list[dict[str, Any]] = field(default_factory=list)
-    copy_bytes_per_second: float = 0.0
-    attention: list[dict[str, Any]] = field(default_factory=list)
-    fastest: dict[str, str] = field(default_factory=dict)
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    cost_curve: dict[str, Any] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-
-def measure(programme: Programme, device: str, deadline: float, dry_run: bool) -> Results:
-    """Go through a programme until `deadline`, a value of `time.monotonic`."""
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    results = Results(_machine(device), dry_run)
-    plans = contenders(device)
-    checks = check_all(plans, programme.checked, device, dtype)
-    results.checks = [asdict(check) | {"passed": check.passed} for check in checks]
-    wrong = {check.contender for check in checks if not check.passed}
-    timer = Timer(device, programme.repetitions)
-    results.copy_bytes_per_second = copy_bandwidth(device, timer, programme.copy_bytes)
-    from benchmarks.device.steps import time_steps
-
-    for arguments in programme.steps:
-        results.steps.append(arguments | time_steps(timer, device, **arguments))
-    for shape in programme.timed:
-        if time.monotonic() > deadline - CURVE_SECONDS:
-            results.left_out.append(f"{_name(shape)}: no time")
-            continue
+    def everything(self) -> None:
+        """Run all parts, those first that need no compiler."""
+        contenders = names(self._device)
+        compiled = [name for name in contenders if name in COMPILED]
+        compilers = {name: self._compile(name) for name in COMPILED_FIRST if name in compiled}
+        parts = ["steps", "curve", *(name for name in contenders if name not in COMPILED), *compiled]
+        if compiled:
+            parts.append("forms")
         try:
-            _time_shape(results, plans, shape, timer, device, dtype, wrong)
-        except torch.OutOfMemoryError as error:
-            results.left_out.append(f"{_name(shape)}: {error}")
-    results.cost_curve = _curve(device, dtype, dry_run)
-    return results
+            for place, name in enumerate(parts):
+                if name in compilers:
+                    self._wait(name, compilers[name])
+                remaining = self._deadline - time.monotonic()
+                share = remaining if place == len(parts) - 1 else min(LONGEST_PART, remaining)
+                self.part(name, [*self._command(name), "--seconds", f"{share - START_SECONDS:.0f}"], share)
+        finally:
+            for compiler in compilers.values():
+                compiler.kill()  # this run's own child; ends at once when it has ended already
+                compiler.wait()
 
+    def part(self, name: str, command: Sequence[str], seconds: float) -> None:
+        """Run one part and write down what it found, whatever becomes of it.
 
-def _time_shape(
-    results: Results,
-    plans: dict[str, Any],
-    shape: Shape,
-    timer: Timer,
-    device: str,
-    dtype: torch.dtype,
-    wrong: set[str],
-) -> None:
-    step = random_step(shape, 0, device, dtype)
-    times = {
-        name: timer.microseconds(plan(step))
-        for name, plan in plans.items()
-        if name not in wrong and applies(name, step)
-    }
-    best = shape.cache_bytes * dtype.itemsize / 2 / results.copy_bytes_per_second * 1e6
-    shares = {name: best / microseconds for name, microseconds in times.items()}
-    results.attention.append(asdict(shape) | {"microseconds": times, "bandwidth_share": shares})
-    exact = {name: microseconds for name, microseconds in times.items() if name != "causal"}
-    if exact:
-        results.fastest[_name(shape)] = min(exact, key=lambda name: exact[name])
+        Args:
+            name: of the part.
+            command: what to run; prints one JSON object a line.
+            seconds: after which it is ended.
+        """
+        if seconds <= 0:
+            self.results.errors[name] = "no time was left"
+            return
+        began = time.monotonic()
+        lines, problem = self._output / f"{name}.jsonl", None
+        with lines.open("w") as found, (self._output / f"{name}.log").open("w+") as log:
+            try:
+                status = subprocess.run(command, stdout=found, stderr=log, timeout=seconds, check=False).returncode
+                problem = f"exit status {status}" if status else None
+            except subprocess.TimeoutExpired:
+                problem = f"ended after {seconds:.0f} s"
+            log.seek(0)
+            said = log.read()[-SHOWN_CHARACTERS:]
+        for line in lines.read_text().splitlines():
+            try:
+                self.results.add(json.loads(line))
+            except ValueError:
+                problem = problem or f"wrote something else than JSON: {line[:80]}"
+        if problem is not None:
+            self.results.errors[name] = f"{problem}\n{said}".strip()
+        self.results.seconds[name] = round(time.monotonic() - began, 1)
+        self.write()
 
+    def write(self) -> None:
+        """Write JSON, table and plot of what was found so far."""
+        results = self.results
+        found = asdict(results) | {"fastest": results.fastest(), "goals": [asdict(goal) for goal in results.goals()]}
+        (self._output / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+        (self._output / "attention.svg").write_text(results.plot())
+        (self._output / "attention.md").write_text(results.table() + "\n")
 
-def _curve(device: str, dtype: torch.dtype, dry_run: bool) -> dict[str, Any]:
-    try:
-        from benchmarks.device.cost import LLAMA_8B, TINY, cost_curve
-    except ImportError as error:
-        return {"missing": str(error)}
-    return asdict(cost_curve(TINY if dry_run else LLAMA_8B, device, dtype, CURVE_SECONDS / 2))
+    def _command(self, name: str) -> list[str]:
+        command = [sys.executable, "-m", "benchmarks.device.part", name, "--device", self._device]
+        return [*command, "--dry-run"] if self.results.dry_run else command
 
+    def _compile(self, name: str) -> subprocess.Popen[bytes]:
+        jobs = max(1, (os.cpu_count() or 1) // len(COMPILED_FIRST))
+        with (self._output / f"{name}.compile.log").open("w") as log:
+            return subprocess.Popen(
+                [*self._command(name), "--prepare"],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "MAX_JOBS": str(jobs)},
+            )
 
-def _machine(device: str) -> dict[str, str]:
-    machine = {"python": sys.version.split()[0], "torch": torch.__version__}
-    machine["device"] = "CPU" if device == "cpu" else torch.cuda.get_device_name()
-    try:
-        import flashinfer
-
-        machine["flashinfer"] = flashinfer.__version__
-    except ImportError:
-        machine["flashinfer"] = "none"
-    return machine
-
-
-def _name(shape: Shape) -> str:
-    return f"{shape.width} x {shape.batch} x {shape.context}"
-
-
-def table(results: Results) -> str:
-    """The timings as a Markdown table."""
-    names = list(dict.fromkeys(name for row in results.attention for name in row["microseconds"]))
-    lines = [
-        "| width | batch | context | " + " | ".join(names) + " |",
-        "|" + "--:|" * (3 + len(names)),
-    ]
-    for row in results.attention:
-        cells = [
-            f"{row['microseconds'][name]:.0f} µs ({row['bandwidth_share'][name]:.0%})"
-            if name in row["microseconds"]
-            else ""
-            for name in names
-        ]
-        lines.append(f"| {row['width']} | {row['batch']} | {row['context']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def plot(results: Results) -> str:
-    """Time over context at the first width and batch that were timed."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    first = results.attention[0] if results.attention else {}
-    for row in results.attention:
-        if (row["width"], row["batch"]) == (first["width"], first["batch"]):
-            for name, microseconds in row["microseconds"].items():
-                series.setdefault(name, []).append((row["context"], microseconds))
-    title = f"Attention of one layer, {first.get('width')} rows, batch {first.get('batch')}"
-    return line_plot(title, "tokens of context", series)
+    def _wait(self, name: str, compiler: subprocess.Popen[bytes]) -> None:
+        began = time.monotonic()
+        try:
+            compiler.wait(max(0.0, self._deadline - began - START_SECONDS))
+        except subprocess.TimeoutExpired:
+            self.results.left_out.append(f"{name}: its compiler did not end in time")
+        self.results.seconds[f"{name}, waiting for the compiler"] = round(time.monotonic() - began, 1)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the script.
 
     Returns:
-        Exit status: 1 when a contender computes something else than tree attention.
+        Exit status: 1 when a contender computes something else than tree attention, or a part failed.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("device-results"), help="folder of the results")
-    parser.add_argument("--minutes", type=float, default=8.0, help="when to stop measuring")
+    parser.add_argument("--minutes", type=float, default=8.0, help="when to end")
     parser.add_argument("--dry-run", action="store_true", help="everything at tiny shapes on the CPU")
     given = parser.parse_args(arguments)
-    if not given.dry_run and not torch.cuda.is_available():
-        parser.error("no GPU here; --dry-run tries the script on the CPU")
-    deadline = time.monotonic() + 60 * given.minutes
-    programme = tiny_programme() if given.dry_run else full_programme()
-    results = measure(programme, "cpu" if given.dry_run else "cuda", deadline, given.dry_run)
-    given.output.mkdir(parents=True, exist_ok=True)
-    (given.output / "results.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
-    (given.output / "attention.svg").write_text(plot(results))
-    text = table(results)
-    (given.output / "attention.md").write_text(text + "\n")
-    print(text)
-    failed = [check for check in results.checks if not check["passed"]]
-    for check in failed:
-        print(f"WRONG: {check['contender']} at {check['shape']}: error {check['error']:.3g}", file=sys.stderr)
-    return 1 if failed else 0
+    if not given.dry_run:
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("no GPU here; --dry-run tries the script on the CPU")
+    run = Run("cpu" if given.dry_run else "cuda", given.dry_run, given.output, time.monotonic() + 60 * given.minutes)
+    run.everything()
+    results = run.results
+    print(results.table())
+    for check in results.wrong:
+        print(f"WRONG: {check['check']} at {check['shape']}: error {check['error']:.3g}", file=sys.stderr)
+    for name, error in results.errors.items():
+        print(f"FAILED: {name}: {error}", file=sys.stderr)
+    return 1 if results.wrong or results.errors else 0
 
 
 if __name__ == "__main__":

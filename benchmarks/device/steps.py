@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from agentspec.kernels.measuring.steps import random_masks
 from agentspec.kernels.triton.accept import DeviceSampling, accept
 from agentspec.kernels.triton.bits import pack_mask_into
 from agentspec.kernels.triton.compaction import PathCompaction
-from benchmarks.device.inputs import random_masks
 
 if TYPE_CHECKING:
-    from benchmarks.device.timing import Timer
+    from agentspec.kernels.measuring.timing import Timer
 
 
 def time_steps(

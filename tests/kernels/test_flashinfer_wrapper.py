@@ -6,68 +6,21 @@ import pytest
 import torch
 
 from agentspec.kernels.flashinfer_tree.variant import TreeVariant
-from agentspec.kernels.paged_tree_attention import (
-    PagedBatch,
-    ScoreRules,
-    paged_prefix_attention,
-    paged_tree_attention,
-)
-from agentspec.kernels.two_part_attention import merge_states
+from agentspec.kernels.paged_tree_attention import ScoreRules, paged_tree_attention
+from agentspec.kernels.verify_kernels import VerifyKernel, exact_kernels, fits_one_tile
 from tests.kernels.attention_cases import make_case
+from tests.kernels.flashinfer_module import CAUSAL, CUSTOM, install
 from tests.kernels.trees import tree_of
 
 pytestmark = pytest.mark.sglang
 
-CAUSAL, CUSTOM = 1, 2
 WIDTH = 5
 TREES = [tree_of([(-1, 1), (0, 2), (0, 3), (2, 4)]), tree_of([(-1, 1), (-1, 2)])]
 
 
-class Module:
-    """What FlashInfer compiles and loads: keeps its calls and computes with torch."""
-
-    def __init__(self):
-        self.planned, self.modes, self.extra = [], [], []
-
-    def plan(self, *arguments):
-        self.planned.append(arguments)
-        return [0]
-
-    def paged_run(self, *arguments):
-        _, _, _, q, keys, values, _, indptr, indices, last, out, lse, mode, _, window_left, _, *extra = arguments
-        self.modes.append(mode)
-        self.extra.append(extra)
-        assert window_left == -1, "FlashInfer's window counts rows"
-        cache = tuple(one.flatten(0, 1).double() for one in (keys, values))
-        batch = PagedBatch(indptr, indices, last, keys.shape[1])
-        if len(extra) == 5:
-            bits, words, window, scale, cap = extra
-            assert words == bits.shape[1]
-            result = paged_tree_attention(q.double(), cache, batch, bits[: len(q)], ScoreRules(scale, cap, window))
-        else:  # the prefix of the two parts, in FlashInfer's own form
-            assert mode == 0
-            result = paged_prefix_attention(q.double(), cache, batch, ScoreRules(extra[7], extra[6]))
-        out.copy_(result[0])
-        if lse is not None:
-            lse.copy_(result[1])
-
-
 @pytest.fixture
 def module(monkeypatch):
-    prefill = import_module("flashinfer.prefill")
-    made = Module()
-    monkeypatch.setattr(prefill, "get_customize_batch_prefill_module", lambda *_, **__: made)
-    monkeypatch.setattr(prefill, "get_batch_prefill_jit_module", lambda _, module: module)
-    monkeypatch.setattr(prefill, "get_batch_prefill_module", lambda *_, **__: made)
-    monkeypatch.setattr(prefill, "_get_cache_alibi_slopes_buf", lambda *_: None)
-    monkeypatch.setattr(prefill, "device_support_pdl", lambda _: False)
-    empty = torch.empty
-
-    def without_pinning(*sizes, pin_memory=False, **options):
-        return empty(*sizes, **options)
-
-    monkeypatch.setattr(prefill.torch, "empty", without_pinning)
-    return made
+    return install(monkeypatch)
 
 
 def step(**changes):
@@ -143,8 +96,7 @@ def test_the_diagonal_mode_is_flashinfers_causal_one(module):
     [(32, 4, 128, True), (33, 4, 128, False), (16, 4, 256, True), (17, 4, 256, False)],
 )
 def test_one_tile_holds_pairs_of_rows_and_heads(width, group, head_dim, fits):
-    wrapper = import_module("agentspec.kernels.flashinfer_tree.wrapper")
-    assert wrapper.fits_one_tile(width, group, head_dim) is fits
+    assert fits_one_tile(width, group, head_dim) is fits
 
 
 def test_what_was_not_compiled_in_is_refused(module):
@@ -160,21 +112,73 @@ def test_what_was_not_compiled_in_is_refused(module):
         wrapper_of(case, TreeVariant(torch.bfloat16, torch.bfloat16, 64, window=True), diagonal=True)
 
 
-def test_two_parts_on_flashinfer(module, monkeypatch):
-    two_part = import_module("agentspec.kernels.flashinfer_tree.two_part")
-
-    def merge(one, one_sum, two, two_sum):
-        return merge_states(torch.stack([one, two]).double(), torch.stack([one_sum, two_sum]).double())
-
-    monkeypatch.setattr(two_part, "merge_state", merge)
-    case, query, cache = step()
-    workspaces = tuple(torch.empty(1 << 10, dtype=torch.uint8) for _ in range(2))
-    variant = TreeVariant(torch.bfloat16, torch.bfloat16, 64)
-    wrapper = two_part.TwoPartWrapper(workspaces, variant, case.bits, backend="fa2")
-    wrapper.plan(torch.arange(0, 2 * WIDTH + 1, WIDTH, dtype=torch.int32), case.batch, 4, 2, case.rules)
-    got = wrapper.run(query, cache)
+def expected_of(case, query, cache, rules):
     flat = tuple(one.flatten(0, 1).double() for one in cache)
-    expected, _ = paged_tree_attention(query.double(), flat, case.batch, case.bits, case.rules)
-    torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-2)
+    return paged_tree_attention(query.double(), flat, case.batch, case.bits, rules)[0]
+
+
+@pytest.mark.parametrize("backend", ["fa2", "fa3"])
+@pytest.mark.parametrize("cap", [0.0, 20.0])
+def test_two_parts_are_one(module, backend, cap):
+    """The variant sees the rows alone, and the prefix goes without a mask to the backend that is asked for."""
+    two_part = import_module("agentspec.kernels.flashinfer_tree.two_part")
+    case, query, cache = step(soft_cap=cap)
+    variant = TreeVariant(torch.bfloat16, torch.bfloat16, 64, soft_cap=cap > 0)
+    workspace = torch.empty(1 << 10, dtype=torch.uint8)
+    wrapper = two_part.TwoPartWrapper(workspace, variant, case.bits, prefix_backend=backend)
+    plan(wrapper, case, custom_mask=torch.ones(1, dtype=torch.bool))
+    got = wrapper.forward(query, cache, causal=True, sm_scale=0.5, logits_soft_cap=cap, window_left=-1, k_scale=0.25)
+    torch.testing.assert_close(got.double(), expected_of(case, query, cache, ScoreRules(0.125, cap)), rtol=0, atol=2e-2)
+    assert module.backends == [backend]
+    prefix, tail = module.planned
+    assert prefix[4].tolist() == [0, 9, 23]
+    assert tail[4].tolist() == [0, WIDTH, 2 * WIDTH]
+    assert module.modes == [0, CUSTOM]
+
+
+def test_two_parts_refuse_what_crosses_their_border(module):
+    two_part = import_module("agentspec.kernels.flashinfer_tree.two_part")
+    workspace = torch.empty(1 << 10, dtype=torch.uint8)
+    case, _, _ = step(page=4)
     with pytest.raises(ValueError, match="no sliding window"):
-        two_part.TwoPartWrapper(workspaces, TreeVariant(torch.bfloat16, torch.bfloat16, 64, window=True), case.bits)
+        two_part.TwoPartWrapper(workspace, TreeVariant(torch.bfloat16, torch.bfloat16, 64, window=True), case.bits)
+    with pytest.raises(ValueError, match="prefix_indices"):
+        two_part.TwoPartWrapper(
+            workspace, TreeVariant(torch.bfloat16, torch.bfloat16, 64), case.bits, use_cuda_graph=True
+        )
+    wrapper = two_part.TwoPartWrapper(workspace, TreeVariant(torch.bfloat16, torch.bfloat16, 64), case.bits)
+    with pytest.raises(ValueError, match="pages of one token"):
+        plan(wrapper, case)
+
+
+@pytest.mark.parametrize("kernel", ["owned", "two_part"])
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_known_layout_spares_the_device_a_question(module, kernel, page):
+    """The device's index pointers are wrong on purpose: with a layout of the host's they must not be looked at."""
+    if (kernel, page) == ("two_part", 4):
+        pytest.skip("two parts need pages of one token")
+    choice = import_module("agentspec.kernels.flashinfer_tree.choice")
+    layout = import_module("agentspec.kernels.flashinfer_tree.host_layout").HostLayout
+    case, query, cache = step(page=page)
+    workspace = torch.empty(1 << 10, dtype=torch.uint8)
+    variant = TreeVariant(torch.bfloat16, torch.bfloat16, 64)
+    wrapper = choice.make_wrapper(VerifyKernel(kernel), workspace, variant, case.bits)
+    wrapper.host_layout = layout(WIDTH, case.batch.kv_lengths())
+    indptr, last = case.batch.page_indptr.clone(), case.batch.last_page_lengths.clone()
+    case.batch.page_indptr.fill_(7)
+    case.batch.last_page_lengths.fill_(3)
+    plan(wrapper, case)
+    case.batch.page_indptr.copy_(indptr)
+    case.batch.last_page_lengths.copy_(last)
+    got = wrapper.forward(query, cache, sm_scale=0.125)
+    torch.testing.assert_close(got.double(), expected_of(case, query, cache, ScoreRules(0.125)), rtol=0, atol=2e-2)
+
+
+def test_where_each_kernel_is_exact():
+    plain = TreeVariant(torch.bfloat16, torch.bfloat16, 128)
+    assert exact_kernels(plain, 32, 4) == frozenset(VerifyKernel)
+    assert VerifyKernel.DIAGONAL not in exact_kernels(plain, 33, 4)
+    narrow = TreeVariant(torch.bfloat16, torch.float8_e4m3fn, 128)
+    assert VerifyKernel.TWO_PART_FA3 not in exact_kernels(narrow, 8, 4)
+    windowed = TreeVariant(torch.bfloat16, torch.bfloat16, 128, window=True)
+    assert exact_kernels(windowed, 8, 1) == {VerifyKernel.OWNED}

@@ -95,7 +95,11 @@ def server_environment(settings: Settings) -> dict[str, str]:
             if value is not None:
                 text = value if isinstance(value, str) else json.dumps(value)
                 environment[f"AGENTSPEC_{section}__{name}".upper()] = text
-    environment |= {PARENT_VARIABLE: str(os.getpid()), "SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}
+    environment |= {
+        PARENT_VARIABLE: str(os.getpid()),
+        "AGENTSPEC_CACHE_DIRECTORY": str(settings.cache_directory),
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+    }
     if device_of(settings) == "cpu":
         environment |= {
             CPU_ENGINE_VARIABLE: "1",

@@ -17,27 +17,8 @@ from agentspec.kernels.paged_tree_attention import NO_WINDOW
 if TYPE_CHECKING:
     import torch
 
+    from agentspec.kernels.flashinfer_tree.host_layout import HostLayout
     from agentspec.kernels.flashinfer_tree.variant import TreeVariant
-
-TILE_ROWS = 128
-"""Query rows of FA2's largest tile; its rows are pairs of a query and one of the heads that share a key head."""
-WIDE_HEAD = 256
-"""From this head dimension on tiles hold 64 rows at most."""
-
-
-def fits_one_tile(width: int, group: int, head_dim: int) -> bool:
-    """Whether all rows of a request lie in one query tile.
-
-    Then FlashInfer's causal mode is exact for trees: ancestors precede their descendants, so its bound only removes
-    keys that no bit is set for, and the bits are looked up in the last tiles alone. With several query tiles the later
-    ones would take all rows before them for visible.
-
-    Args:
-        width: rows of a request.
-        group: query heads per key head.
-        head_dim: of a head.
-    """
-    return width * group <= (TILE_ROWS // 2 if head_dim >= WIDE_HEAD else TILE_ROWS)
 
 
 class TreeAttentionWrapper(BatchPrefillWithPagedKVCacheWrapper):  # type: ignore[misc]
@@ -51,6 +32,10 @@ class TreeAttentionWrapper(BatchPrefillWithPagedKVCacheWrapper):  # type: ignore
         diagonal: use FlashInfer's causal mode, so that bits are looked up in the last tiles alone; only for shapes
             that `fits_one_tile` and without a window.
         wrapper_arguments: of FlashInfer's wrapper: CUDA-graph buffers and the like.
+
+    Attributes:
+        host_layout: of the next plans, where the host knows it: they then do not wait for the device. The device must
+            have finished with a plan before the wrapper makes the one after the next.
 
     Raises:
         ValueError: `diagonal` is asked for with a window.
@@ -76,12 +61,27 @@ class TreeAttentionWrapper(BatchPrefillWithPagedKVCacheWrapper):  # type: ignore
             variant_owns_mask=not diagonal,
             **wrapper_arguments,
         )
+        self.host_layout: HostLayout | None = None
         self._variant = variant
         self._bits = bits
         self._diagonal = diagonal
         self._window = NO_WINDOW
 
-    def plan(self, *args: Any, custom_mask: Any = None, window_left: int = NO_WINDOW, **kwargs: Any) -> None:
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        *,
+        custom_mask: Any = None,
+        window_left: int = NO_WINDOW,
+        **kwargs: Any,
+    ) -> None:
         """FlashInfer's `plan`; a custom mask is not looked at, and `window_left` counts positions.
 
         Raises:
@@ -89,7 +89,21 @@ class TreeAttentionWrapper(BatchPrefillWithPagedKVCacheWrapper):  # type: ignore
         """
         del custom_mask
         self._use_window(window_left)
-        super().plan(*args, **kwargs | {"causal": self._diagonal})
+        layout = self.host_layout
+        if layout is not None:
+            qo_indptr, paged_kv_indptr = layout.row_indptr(), layout.page_indptr(page_size)
+            paged_kv_last_page_len = layout.last_page_lengths(page_size)
+        super().plan(
+            qo_indptr,
+            paged_kv_indptr,
+            paged_kv_indices,
+            paged_kv_last_page_len,
+            num_qo_heads,
+            num_kv_heads,
+            head_dim_qk,
+            page_size,
+            **kwargs | {"causal": self._diagonal},
+        )
 
     begin_forward = plan
 
@@ -99,16 +113,33 @@ class TreeAttentionWrapper(BatchPrefillWithPagedKVCacheWrapper):  # type: ignore
         Raises:
             ValueError: a window or a soft cap is asked for that was not compiled in.
         """
-        self._use_window(kwargs.pop("window_left", NO_WINDOW))
-        soft_cap = kwargs.get("logits_soft_cap") or 0.0
-        if (soft_cap > 0) != self._variant.soft_cap:
-            raise ValueError(f"{self._variant.name} cannot run with a soft cap of {soft_cap}: choose the other form")
-        output: torch.Tensor = super().forward(q, paged_kv_cache, **kwargs | {"causal": self._diagonal})
+        output: torch.Tensor = super().forward(q, paged_kv_cache, **self._compiled(kwargs))
         return output
+
+    def forward_return_lse(
+        self, q: torch.Tensor, paged_kv_cache: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`forward` that also returns the base-2 log-sums, `float32[rows, heads]`."""
+        result: tuple[torch.Tensor, torch.Tensor] = super().forward_return_lse(
+            q, paged_kv_cache, **self._compiled(kwargs)
+        )
+        return result
 
     def run(self, q: torch.Tensor, paged_kv_cache: Any, **kwargs: Any) -> Any:
         """FlashInfer's `run`, given the bit sets."""
         return super().run(q, paged_kv_cache, self._bits, self._bits.shape[1], self._window, **kwargs)
+
+    def run_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **kwargs: Any) -> Any:
+        """`run` that also returns the base-2 log-sums."""
+        return self.run(q, paged_kv_cache, return_lse=True, **kwargs)
+
+    def _compiled(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of the base class's `forward`, once it is clear that this form computes what is asked for."""
+        self._use_window(kwargs.pop("window_left", NO_WINDOW))
+        soft_cap = kwargs.get("logits_soft_cap") or 0.0
+        if (soft_cap > 0) != self._variant.soft_cap:
+            raise ValueError(f"{self._variant.name} cannot run with a soft cap of {soft_cap}: choose the other form")
+        return kwargs | {"causal": self._diagonal}
 
     def _use_window(self, window: int) -> None:
         if window != NO_WINDOW and not self._variant.window:

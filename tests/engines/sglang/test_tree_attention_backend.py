@@ -1,6 +1,11 @@
-"""The metadata logic of the tree attention backend: SGLang's own FlashInfer backend around a wrapper on the CPU."""
+"""The metadata logic of the tree attention backend: SGLang's own FlashInfer backend around FlashInfer's own wrappers.
 
+Both are real; torch stands in for the compiled kernels.
+"""
+
+import importlib.metadata
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +16,11 @@ import torch
 from agentspec.drafters.tree import DraftTree, Source
 from agentspec.engines.sglang import tree_attention
 from agentspec.engines.sglang._native import pack
-from agentspec.kernels.paged_tree_attention import PagedBatch, ScoreRules, paged_tree_attention
+from agentspec.engines.sglang.kernel_choice import KernelChoice
+from agentspec.kernels.flashinfer_tree.variant import TreeVariant
+from agentspec.kernels.kernel_table import KernelTable, Measurement, TableKey
+from agentspec.kernels.verify_kernels import VerifyKernel
+from tests.kernels.flashinfer_module import CAUSAL, CUSTOM, NON_CAUSAL, install
 
 pytestmark = pytest.mark.sglang
 
@@ -19,28 +28,13 @@ HEADS, KV_HEADS, DIM = 4, 2, 64
 SLOTS, CONTEXT, REQUESTS = 400, 64, 4
 
 
-class FakeWrapper:
-    """Stands in for FlashInfer's wrappers: keeps what it was made with and planned for, and computes with torch."""
+class OtherWrapper:
+    """Stands in for wrappers of steps that verify nothing."""
 
-    def __init__(self, workspace: Any, *positional: Any, **keywords: Any) -> None:
-        self.is_cuda_graph_enabled = keywords.get("use_cuda_graph", False)
-        self._custom_mask_buf = keywords.get("custom_mask_buf")
-        self.bits = positional[1] if len(positional) == 2 else None
-        self.buffers = keywords
-        self.plans: list[dict[str, Any]] = []
+    is_cuda_graph_enabled = False
 
-    def begin_forward(self, qo: Any, indptr: Any, indices: Any, last: Any, *rest: Any, **keywords: Any) -> None:
-        if self.is_cuda_graph_enabled:  # FlashInfer copies into the buffers that the graph reads
-            self.buffers["qo_indptr_buf"].copy_(qo)
-            self.buffers["paged_kv_indptr_buf"].copy_(indptr)
-            self.buffers["paged_kv_indices_buf"][: len(indices)].copy_(indices)
-            indptr, indices = self.buffers["paged_kv_indptr_buf"], self.buffers["paged_kv_indices_buf"]
-        self.batch = PagedBatch(indptr, indices, last, 1)
-        self.plans.append(keywords | {"qo_indptr": qo.clone()})
-
-    def forward(self, q: torch.Tensor, cache: Any, **keywords: Any) -> torch.Tensor:
-        rules = ScoreRules(keywords["sm_scale"], keywords["logits_soft_cap"])
-        return paged_tree_attention(q, cache, self.batch, self.bits[: len(q)], rules)[0]
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
 
 
 class Translator:
@@ -80,15 +74,18 @@ def make_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes backends of any width in a process without GPU, server arguments or parallel groups."""
     stock = import_module("sglang.srt.layers.attention.flashinfer_backend")
     ours = import_module("agentspec.engines.sglang.tree_attention_backend")
-    for kind in ("PrefillWithPaged", "PrefillWithRagged", "DecodeWithPaged"):  # imported where there is a GPU only
-        monkeypatch.setattr(stock, f"Batch{kind}KVCacheWrapper", FakeWrapper, raising=False)
-    monkeypatch.setattr(ours, "TreeAttentionWrapper", FakeWrapper)
+    module = install(monkeypatch)
+    prefill = import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper
+    monkeypatch.setattr(stock, "BatchPrefillWithPagedKVCacheWrapper", prefill, raising=False)
+    for kind in ("PrefillWithRagged", "DecodeWithPaged"):  # imported where there is a GPU only
+        monkeypatch.setattr(stock, f"Batch{kind}KVCacheWrapper", OtherWrapper, raising=False)
     deterministic = SimpleNamespace(enable_deterministic_inference=False)
+    monkeypatch.setattr(ours, "deterministic", deterministic, raising=False)
     features = SimpleNamespace(enable_mis=False)
     monkeypatch.setattr(stock, "get_exec", lambda: SimpleNamespace(features=features, deterministic=deterministic))
     monkeypatch.setattr(stock, "get_parallel", lambda: SimpleNamespace(attn_tp_size=1, attn_dcp_size=1))
     monkeypatch.setattr(stock, "get_platform", lambda: SimpleNamespace(is_sm100=False))
-    monkeypatch.setattr(stock, "get_buffer", lambda name, make: torch.empty(8))
+    monkeypatch.setattr(stock, "get_buffer", lambda name, make: torch.empty(1 << 10, dtype=torch.uint8))
     monkeypatch.setattr(stock, "should_use_tensor_core", lambda **_: True)
     monkeypatch.setattr(stock.DllmConfig, "from_server_args", staticmethod(lambda _: None))
     monkeypatch.setattr(stock, "get_cuda_graph_max_batch_size", lambda size: size)
@@ -97,7 +94,8 @@ def make_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
         stock.torch, "zeros", lambda *a, **k: zeros(*a, **k | ({"device": "cpu"} if k.get("device") else {}))
     )
 
-    def make(width: int, **changes: Any) -> Any:
+    def make(width: int, kernel: str = "auto", **changes: Any) -> Any:
+        monkeypatch.setenv("AGENTSPEC_SGLANG__VERIFY_KERNEL", kernel)
         monkeypatch.setattr(ours, "get_spec", lambda: SimpleNamespace(speculative_num_draft_tokens=width))
         table = torch.randperm(SLOTS - 1)[: REQUESTS * CONTEXT].view(REQUESTS, CONTEXT) + 1
         config = SimpleNamespace(
@@ -129,7 +127,9 @@ def make_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
             device="cpu",
             **changes,
         )
-        return ours.TreeAttentionBackend(runner), table
+        backend = ours.TreeAttentionBackend(runner)
+        backend.module = module
+        return backend, table
 
     return make
 
@@ -211,7 +211,7 @@ def verify(backend: Any, table: torch.Tensor, batch: Any, mask: torch.Tensor, pr
     q = torch.randn(rows, HEADS, DIM).bfloat16()
     k, v = (torch.randn(rows, KV_HEADS, DIM).bfloat16() for _ in range(2))
     got = backend.forward_extend(q.flatten(1), k, v, layer(), batch).view(rows, HEADS, DIM)
-    for b, prefix in enumerate(prefixes):
+    for b, prefix in enumerate(prefixes[: len(mask)]):
         here = slice(b * width, (b + 1) * width)
         slots = table[b, : prefix + width]
         visible = torch.cat([torch.ones(width, prefix, dtype=torch.bool), mask[b]], 1)
@@ -225,46 +225,170 @@ def verify(backend: Any, table: torch.Tensor, batch: Any, mask: torch.Tensor, pr
         torch.testing.assert_close(got[here].double(), expected, rtol=0, atol=2e-2)
 
 
+MODES = {
+    "owned": [CUSTOM],
+    "diagonal": [CAUSAL],
+    "two_part": [NON_CAUSAL, CUSTOM],
+    "two_part_fa3": [NON_CAUSAL, CUSTOM],
+    "stock": [CUSTOM],
+}
+"""FlashInfer's mask mode of every pass, by kernel."""
+
+
+@pytest.mark.parametrize("kernel", MODES)
 @pytest.mark.parametrize("width", [1, 6, 40])
-def test_a_step_without_a_graph(make_backend: Any, width: int) -> None:
-    backend, table = make_backend(width)
+def test_a_step_without_a_graph(make_backend: Any, width: int, kernel: str) -> None:
+    if (width, kernel) == (40, "diagonal"):
+        width = 32  # wider trees do not fit one tile
+    backend, table = make_backend(width, kernel)
     rng = np.random.default_rng(width)
     for prefixes in ([9], [3, 20], [1, 7, 5]):
         trees = [chain_with_branch(rng, int(rng.integers(0, width))) for _ in prefixes]
         batch, mask = verify_batch(trees, prefixes, width, table)
         before = batch.spec_info.custom_mask
+        backend.module.modes.clear()
         backend.init_forward_metadata(batch)
         assert batch.spec_info.custom_mask is before, "the step's own mask is left as it was"
         assert "generate_attn_arg_prefill" not in vars(batch.spec_info)
-        [wrapper] = backend.forward_metadata.prefill_wrappers
-        assert wrapper.plans[-1]["custom_mask"] is None
-        assert wrapper.plans[-1]["qo_indptr"].tolist() == [b * width for b in range(len(prefixes) + 1)]
         verify(backend, table, batch, mask, prefixes, len(prefixes) * width)
+        assert backend.module.modes == MODES[kernel]
+    assert set(backend.module.backends) == {"two_part": {"fa2"}, "two_part_fa3": {"fa3"}, "stock": {"fa2"}}.get(
+        kernel, set()
+    )
 
 
-def test_replays_read_the_bits_and_pages_of_their_own_step(make_backend: Any) -> None:
+@pytest.mark.parametrize("kernel", MODES)
+def test_replays_read_the_bits_and_pages_of_their_own_step(make_backend: Any, kernel: str) -> None:
     """Two captured batch sizes share the buffers; replays alternate, and each must compute its own trees."""
     width = 6
-    backend, table = make_backend(width)
+    backend, table = make_backend(width, kernel)
     backend.init_cuda_graph_state(REQUESTS, REQUESTS * width)
     rng = np.random.default_rng(0)
     for bs in (1, 3):
-        batch, _ = verify_batch([chain_with_branch(rng, 0)] * bs, [1] * bs, width, table)
-        batch.spec_info.tail_mask = None  # a capture has no trees
-        backend.init_forward_metadata_out_graph(batch, in_capture=True)
-    addresses = {bs: wrapper.bits.data_ptr() for bs, [wrapper] in backend.prefill_cuda_graph_metadata.items()}
-    assert set(addresses.values()) == {backend._bits.data_ptr()}
+        capture(backend, table, bs, width)
+    read: dict[int, list[int]] = {}
     for prefixes in ([9], [3, 20, 4], [30], [2, 2, 2]):
         trees = [chain_with_branch(rng, int(rng.integers(1, width))) for _ in prefixes]
         batch, mask = verify_batch(trees, prefixes, width, table)
-        backend.init_forward_metadata_out_graph(batch)
-        [wrapper] = backend.prefill_cuda_graph_metadata[len(prefixes)]
-        assert wrapper.is_cuda_graph_enabled
-        assert wrapper.bits.data_ptr() == addresses[len(prefixes)], "a graph reads where it was captured"
-        backend.forward_metadata = SimpleNamespace(
-            prefill_wrappers=[wrapper], use_ragged=False, swa_out_cache_loc=None, multi_item_params=None
+        addresses = replay(backend, table, batch, mask, prefixes)
+        assert addresses == read.setdefault(len(prefixes), addresses), "a graph reads where it was captured"
+
+
+def capture(backend: Any, table: torch.Tensor, bs: int, width: int) -> None:
+    batch, _ = verify_batch([chain_with_branch(np.random.default_rng(0), 0)] * bs, [1] * bs, width, table)
+    batch.spec_info.tail_mask = None  # a capture has no trees
+    backend.init_forward_metadata_out_graph(batch, in_capture=True)
+
+
+def replay(backend: Any, table: torch.Tensor, batch: Any, mask: torch.Tensor, prefixes: list[int]) -> list[int]:
+    """Plan and compute a replay; returns the addresses of all device memory that the kernels were pointed to."""
+    backend.init_forward_metadata_out_graph(batch)
+    [wrapper] = backend.prefill_cuda_graph_metadata[len(prefixes)]
+    assert wrapper.is_cuda_graph_enabled
+    backend.forward_metadata = SimpleNamespace(
+        prefill_wrappers=[wrapper], use_ragged=False, swa_out_cache_loc=None, multi_item_params=None
+    )
+    pointed: list[int] = []
+    run = backend.module.paged_run
+
+    def note(*arguments: Any) -> None:
+        pointed.extend(one.data_ptr() for one in (*arguments[6:10], *arguments[16:18]) if torch.is_tensor(one))
+        run(*arguments)
+
+    backend.module.paged_run = note
+    try:
+        verify(backend, table, batch, mask, prefixes, len(prefixes) * mask.shape[1])
+    finally:
+        backend.module.paged_run = run
+    return pointed
+
+
+def measured(kernels: dict[tuple[int, int], str]) -> KernelTable:
+    """A table in which, at every (batch, context), one kernel is twice as fast as the others."""
+    key = TableKey(gpu="g", flashinfer="0", form="f", heads=HEADS, kv_heads=KV_HEADS)
+    rows = [
+        Measurement(
+            rows=6,
+            batch=batch,
+            context=context,
+            microseconds={kernel: 10.0 if kernel == fastest else 20.0 for kernel in VerifyKernel},
         )
-        verify(backend, table, batch, mask, prefixes, len(prefixes) * width)
+        for (batch, context), fastest in kernels.items()
+    ]
+    return KernelTable(key=key, measurements=tuple(rows))
+
+
+def choose_by(backend: Any, table: KernelTable, forced: str = "auto") -> None:
+    backend._choice = KernelChoice(table, forced, backend._variant, backend._width, HEADS // KV_HEADS)
+
+
+def test_every_step_runs_on_the_kernel_measured_for_it(make_backend: Any) -> None:
+    backend, table = make_backend(6)
+    choose_by(backend, measured({(1, 4): "owned", (1, 40): "two_part", (3, 4): "diagonal", (3, 40): "stock"}))
+    rng = np.random.default_rng(1)
+    steps = [([2], "owned"), ([45], "two_part"), ([3, 2, 2], "diagonal"), ([3, 45, 9], "stock"), ([3], "owned")]
+    for prefixes, kernel in steps:
+        batch, mask = verify_batch([chain_with_branch(rng, 5) for _ in prefixes], prefixes, 6, table)
+        backend.module.modes.clear()
+        backend.init_forward_metadata(batch)
+        verify(backend, table, batch, mask, prefixes, len(prefixes) * 6)
+        assert backend.module.modes == MODES[kernel], kernel
+
+
+def test_every_graph_is_captured_with_the_kernel_measured_for_it(make_backend: Any) -> None:
+    backend, table = make_backend(6)
+    choose_by(backend, measured({(1, 4): "owned", (3, 4): "two_part", (2, 4): "stock"}))
+    backend.init_cuda_graph_state(REQUESTS, REQUESTS * 6)
+    for bs in (3, 2, 1):
+        capture(backend, table, bs, 6)
+    rng = np.random.default_rng(2)
+    for prefixes, kernel in (([9], "owned"), ([3, 20, 4], "two_part"), ([5, 6], "stock"), ([30], "owned")):
+        batch, mask = verify_batch([chain_with_branch(rng, 4) for _ in prefixes], prefixes, 6, table)
+        backend.module.modes.clear()
+        replay(backend, table, batch, mask, prefixes)
+        assert backend.module.modes == MODES[kernel], kernel
+
+
+def test_a_captured_batch_that_is_not_full(make_backend: Any) -> None:
+    """A graph for three requests replays two; the third is a row of padding that nobody reads."""
+    for kernel in MODES:
+        backend, table = make_backend(6, kernel)
+        backend.init_cuda_graph_state(REQUESTS, REQUESTS * 6)
+        capture(backend, table, 3, 6)
+        rng = np.random.default_rng(3)
+        padded, mask = verify_batch([chain_with_branch(rng, 5) for _ in range(3)], [8, 4, 1], 6, table)
+        padded.spec_info.tail_mask = mask[:2]
+        replay(backend, table, padded, mask[:2], [8, 4, 1])
+
+
+def test_without_measurements_the_owned_kernel_is_used(make_backend: Any) -> None:
+    backend, _ = make_backend(6)
+    assert backend._choice.possible == {VerifyKernel.OWNED}
+    assert backend._choice.of(4, 10_000) is VerifyKernel.OWNED
+
+
+def test_the_table_of_this_gpu_is_read_but_not_in_deterministic_mode(
+    make_backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Kernels round differently, and the size of a batch must not show in the text of a seed."""
+    ours = import_module("agentspec.engines.sglang.tree_attention_backend")
+    monkeypatch.setenv("AGENTSPEC_CACHE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(ours, "_gpu_name", lambda _: "Some GPU")
+    form = TreeVariant(torch.bfloat16, torch.bfloat16, DIM).name
+    version = importlib.metadata.version("flashinfer-python")
+    key = TableKey(gpu="Some GPU", flashinfer=version, form=form, heads=HEADS, kv_heads=KV_HEADS)
+    table = measured({(1, 4): "two_part"})
+    table.model_copy(update={"key": key}).save(tmp_path)
+    backend, _ = make_backend(6)
+    assert backend._choice.of(1, None) is VerifyKernel.TWO_PART
+    ours.deterministic.enable_deterministic_inference = True
+    backend, _ = make_backend(6)
+    assert backend._choice.of(1, None) is VerifyKernel.OWNED
+
+
+def test_a_kernel_that_is_not_exact_is_refused(make_backend: Any) -> None:
+    with pytest.raises(ValueError, match="verify_kernel=diagonal is not exact for 70 rows"):
+        make_backend(70, "diagonal")
 
 
 def test_nothing_of_the_size_of_the_context_is_kept_for_the_mask(make_backend: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from agentspec.kernels.ancestor_bits import pack_mask
-from agentspec.kernels.paged_tree_attention import PagedBatch, ScoreRules
+from agentspec.kernels.paged_tree_attention import NO_WINDOW, PagedBatch, ScoreRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Shape:
     head_dim: int = 128
 
     @property
-    def cache_bytes(self) -> int:
-        """Bytes of keys and values that attention must read, at 16 bits."""
-        return 4 * self.batch * (self.context + self.width) * self.kv_heads * self.head_dim
+    def cache_elements(self) -> int:
+        """Elements of keys and values that attention must read."""
+        return 2 * self.batch * (self.context + self.width) * self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,27 @@ def random_masks(batch: int, width: int, generator: torch.Generator) -> torch.Te
     return masks
 
 
-def random_step(shape: Shape, seed: int, device: str, dtype: torch.dtype) -> VerifyStep:
-    """A step of `shape` with normal keys, values and queries, its tokens scattered over the cache."""
+def random_step(
+    shape: Shape,
+    seed: int,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    cache_dtype: torch.dtype | None = None,
+    soft_cap: float = 0.0,
+    window: int = NO_WINDOW,
+) -> VerifyStep:
+    """A step of `shape` with normal keys, values and queries, its tokens scattered over the cache.
+
+    Args:
+        shape: of the step.
+        seed: of all that is random.
+        device: where the step is.
+        dtype: of the queries.
+        cache_dtype: of keys and values; default: that of the queries.
+        soft_cap: see `ScoreRules`.
+        window: see `ScoreRules`.
+    """
     generator = torch.Generator().manual_seed(seed)
     length = shape.context + shape.width
     tokens = shape.batch * length
@@ -76,14 +95,15 @@ def random_step(shape: Shape, seed: int, device: str, dtype: torch.dtype) -> Ver
         return torch.randn(*size, generator=on_device, device=device, dtype=dtype)
 
     masks = random_masks(shape.batch, shape.width, generator).to(device)
+    keys, values = (normal(tokens, shape.kv_heads, shape.head_dim).to(cache_dtype or dtype) for _ in range(2))
     pages = torch.randperm(tokens, generator=on_device, device=device).int()
     indptr = torch.arange(0, tokens + 1, length, dtype=torch.int32, device=device)
     return VerifyStep(
         shape,
         normal(shape.batch * shape.width, shape.heads, shape.head_dim),
-        (normal(tokens, shape.kv_heads, shape.head_dim), normal(tokens, shape.kv_heads, shape.head_dim)),
+        (keys, values),
         PagedBatch(indptr, pages, torch.ones(shape.batch, dtype=torch.int32, device=device), 1),
         masks,
         pack_mask(masks).flatten(0, 1).contiguous(),
-        ScoreRules(shape.head_dim**-0.5),
+        ScoreRules(shape.head_dim**-0.5, soft_cap, window),
     )

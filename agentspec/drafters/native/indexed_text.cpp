@@ -8,8 +8,23 @@ namespace agentspec {
 namespace {
 
 constexpr int kWalkFactor = 4;  // places visited on a chain per place wanted: bounds the cost of hash collisions
+constexpr auto& kOrders = ContextHashes::kOrders;
+
+// Of the last `order` tokens before `end`.
+std::uint64_t hash_before(const Token* end, int order) {
+  std::uint64_t hash = 0;
+  for (int i = 1; i <= order; ++i) hash = (hash ^ static_cast<std::uint32_t>(end[-i])) * 0x9e3779b97f4a7c15u;
+  return hash;
+}
 
 }  // namespace
+
+ContextHashes::ContextHashes(std::span<const Token> context) {
+  for (std::size_t i = 0; i < kOrders.size(); ++i) {
+    if (static_cast<std::size_t>(kOrders[i]) > context.size()) continue;
+    values[i] = hash_before(context.data() + context.size(), kOrders[i]);
+  }
+}
 
 IndexedText::IndexedText(std::int64_t expected_tokens) {
   const auto expected = static_cast<std::size_t>(std::max<std::int64_t>(expected_tokens, 1024));
@@ -33,18 +48,12 @@ void IndexedText::append(std::span<const Token> tokens) {
   }
 }
 
-std::size_t IndexedText::slot(const Token* end, int order) const {
-  std::uint64_t hash = 0;
-  for (int i = 1; i <= order; ++i) hash = (hash ^ static_cast<std::uint32_t>(end[-i])) * 0x9e3779b97f4a7c15u;
-  return static_cast<std::size_t>(hash >> (64 - bits_));
-}
-
 void IndexedText::link(std::int64_t place) {
   for (std::size_t i = 0; i < kOrders.size(); ++i) {
     Chain& chain = chains_[i];
     chain.previous.resize(static_cast<std::size_t>(place) + 1, 0);
     if (place < kOrders[i]) continue;
-    std::int32_t& newest = chain.newest[slot(tokens_.data() + place, kOrders[i])];
+    std::int32_t& newest = chain.newest[slot(hash_before(tokens_.data() + place, kOrders[i]))];
     chain.previous[place] = newest;
     newest = static_cast<std::int32_t>(place);
   }
@@ -59,8 +68,12 @@ void IndexedText::resize_chains(std::size_t slots) {
   for (std::int64_t place = 1; place <= size(); ++place) link(place);
 }
 
-void IndexedText::find(std::span<const Token> context, int limit, int enough, std::uint32_t text_index,
-                       std::vector<Candidate>& found) const {
+void IndexedText::prefetch(const ContextHashes& hashes) const {
+  for (std::size_t i = 0; i < kOrders.size(); ++i) __builtin_prefetch(&chains_[i].newest[slot(hashes.values[i])]);
+}
+
+void IndexedText::find(std::span<const Token> context, const ContextHashes& hashes, int limit, int enough,
+                       std::uint32_t text_index, std::vector<Candidate>& found) const {
   const Text text = this->text();
   int count = 0;
   int longer = kMaxMatch + 1;  // what earlier, longer chains have covered already
@@ -70,8 +83,11 @@ void IndexedText::find(std::span<const Token> context, int limit, int enough, st
     if (order == 1 && count >= enough) break;
     const int wanted = order == 1 ? std::min(limit, enough) : limit;
     int visits = kWalkFactor * limit;
-    std::int32_t place = chains_[i].newest[slot(context.data() + context.size(), order)];
-    for (; place > 0 && visits > 0 && count < wanted; place = chains_[i].previous[place], --visits) {
+    std::int32_t place = chains_[i].newest[slot(hashes.values[i])];
+    for (std::int32_t older = 0; place > 0 && visits > 0 && count < wanted; place = older, --visits) {
+      older = chains_[i].previous[place];
+      __builtin_prefetch(&tokens_[older]);
+      __builtin_prefetch(&chains_[i].previous[older]);
       if (place >= text.size || tokens_[place] < 0) continue;
       const int match = match_length(text, place, context);
       if (match < order || match >= longer) continue;

@@ -34,6 +34,21 @@ Output<T> copy_out(std::span<const T> values) {
   return {data, {values.size()}, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); })};
 }
 
+// The four arrays of a tree, in one piece of memory that they own together.
+nb::tuple arrays_of(const FlatTree& tree) {
+  static_assert(sizeof(Token) == 4 && sizeof(float) == 4);
+  const std::size_t size = tree.tokens.size();
+  auto* memory = new std::byte[13 * size + 1];
+  const nb::capsule owner(memory, [](void* p) noexcept { delete[] static_cast<std::byte*>(p); });
+  const auto place = [&]<typename T>(const std::vector<T>& values, std::size_t offset) {
+    T* data = reinterpret_cast<T*>(memory + offset);
+    std::copy(values.begin(), values.end(), data);
+    return Output<T>(data, {size}, owner);
+  };
+  return nb::make_tuple(place(tree.tokens, 0), place(tree.parents, 4 * size), place(tree.prob, 8 * size),
+                        place(tree.source, 12 * size));
+}
+
 void check_tokens(std::span<const Token> tokens, const char* what) {
   const auto bad = std::find_if(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
   if (bad != tokens.end()) {
@@ -95,7 +110,7 @@ nb::tuple places(const std::vector<Candidate>& found) {
 
 nb::tuple find_in_text(const IndexedText& self, Input<Token> context, int limit, int enough) {
   std::vector<Candidate> found;
-  self.find(span_of(context), limit, enough, 0, found);
+  self.find(span_of(context), ContextHashes(span_of(context)), limit, enough, 0, found);
   return places(found);
 }
 
@@ -149,9 +164,7 @@ nb::tuple propose(Session& self, int max_nodes, int max_depth, float min_path_pr
   if (tokens && parents && prob && source) {
     extra = {span_of(*tokens), span_of(*parents), span_of(*prob), span_of(*source)};
   }
-  const FlatTree& tree = self.propose(bounds, extra);
-  return nb::make_tuple(copy_out<Token>(tree.tokens), copy_out<std::int32_t>(tree.parents),
-                        copy_out<float>(tree.prob), copy_out<std::uint8_t>(tree.source));
+  return arrays_of(self.propose(bounds, extra));
 }
 
 void commit(Session& self, Input<Token> tokens) {

@@ -1,6 +1,7 @@
 #include "proposals.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 
@@ -93,14 +94,15 @@ void describe_token(const Proposal& p, const Totals& all, float best_other, cons
 // Sorts candidates into pools: the pool of each candidate goes to `pool_of`, proposals come in the order of first sight.
 void assign_pools(std::span<const Candidate> candidates, std::vector<Proposal>& proposals,
                   std::vector<std::uint16_t>& pool_of) {
-  constexpr std::size_t kSlots = 1024;  // open addressing; a power of two
+  constexpr std::size_t kMostSlots = std::bit_ceil(kMaxCandidates + 1);  // open addressing
   constexpr std::uint16_t kFree = 0xffff;
-  std::array<std::uint16_t, kSlots> slots;
-  slots.fill(kFree);
+  std::array<std::uint16_t, kMostSlots> slots;
+  const std::size_t used = std::min(std::bit_ceil(2 * candidates.size()), kMostSlots);
+  std::fill_n(slots.begin(), used, kFree);
   pool_of.clear();
   for (const Candidate& candidate : candidates) {
-    std::size_t slot = (static_cast<std::uint32_t>(candidate.next) * 2654435761u) >> 22;
-    while (slots[slot] != kFree && proposals[slots[slot]].token != candidate.next) slot = (slot + 1) % kSlots;
+    std::size_t slot = (static_cast<std::uint32_t>(candidate.next) * 2654435761u >> 16) & (used - 1);
+    while (slots[slot] != kFree && proposals[slots[slot]].token != candidate.next) slot = (slot + 1) & (used - 1);
     if (slots[slot] == kFree) {
       slots[slot] = static_cast<std::uint16_t>(proposals.size());
       proposals.push_back({.token = candidate.next});

@@ -79,8 +79,13 @@ void Sources::complete(Candidate& candidate) const {
 
 void Sources::find(std::span<const Token> context, const LookupLimits& limits, std::vector<Candidate>& found) const {
   const std::size_t first = found.size();
-  request_.find(context, limits.request, limits.enough, kRequestText, found);
-  for (const Extra& extra : extras_) extra.indexed->find(context, limits.extra, limits.extra_enough, extra.text, found);
+  const ContextHashes hashes(context);
+  request_.prefetch(hashes);
+  for (const Extra& extra : extras_) extra.indexed->prefetch(hashes);
+  request_.find(context, hashes, limits.request, limits.enough, kRequestText, found);
+  for (const Extra& extra : extras_) {
+    extra.indexed->find(context, hashes, limits.extra, limits.extra_enough, extra.text, found);
+  }
   for (const Repository& repository : repositories_) {
     const int shortest = static_cast<int>(found.size() - first) < limits.enough ? 1 : 2;
     repository.indexed.find(context, limits.repository, shortest, repository.text, found);

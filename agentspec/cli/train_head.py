@@ -33,14 +33,15 @@ def train_head(
     text: Annotated[list[Path] | None, typer.Option(help="A text file, or a folder of them; repeatable.")] = None,
     chat: Annotated[list[Path] | None, typer.Option(help="A JSONL file of conversations; repeatable.")] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Questions about package code.")] = 4600,
-    held_out: Annotated[int, typer.Option(min=1, help="Sequences kept for measuring.")] = 64,
+    documents: Annotated[int, typer.Option(min=0, help="Plain documents of package code to continue.")] = 2000,
+    held_out: Annotated[int, typer.Option(min=1, help="Sequences of each sort kept for measuring.")] = 64,
     max_new: Annotated[int, typer.Option(min=1, help="Longest answer of the model, in tokens.")] = 192,
     record_minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop recording answers after this long.", show_default=False)
     ] = None,
     draft_vocab: Annotated[int, typer.Option(min=16, help="Tokens the head can propose.")] = 4864,
-    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.")] = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.")] = 3000,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens per step.")] = 2048,
     test_time_steps: Annotated[int, typer.Option(min=1, help="Tokens drafted ahead in training.")] = 3,
     learning_rate: Annotated[float, typer.Option(min=0, help="At its peak.")] = 1.5e-3,
     seed: Annotated[int, typer.Option(help="Of data and order.")] = 0,
@@ -63,10 +64,11 @@ def train_head(
         chats=tuple(chat or ()),
         texts=tuple(text or ()),
         prompts=prompts,
+        documents=documents,
         held_out=held_out,
         seed=seed,
     )
-    recipe = Recipe(steps=steps, batch=batch, test_time_steps=test_time_steps, learning_rate=learning_rate, seed=seed)
+    recipe = Recipe(steps=steps, batch_tokens=batch_tokens, test_time_steps=test_time_steps, learning_rate=learning_rate, seed=seed)
     plan = HeadPlan(
         model=settings.engine.model,
         cache_directory=settings.cache_directory,
@@ -77,6 +79,7 @@ def train_head(
         max_new=max_new,
         draft_vocab_size=draft_vocab,
         record_seconds=math.inf if record_minutes is None else 60 * record_minutes,
+        threads=threads,
     )
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from agentspec.engines.base import ChatPrompt
 from agentspec.errors import InvalidRequestError
+from agentspec.training.documents import documents
 from agentspec.training.prompts import chat_prompts, code_prompts
-from agentspec.training.sources import package_files, permissive_packages
+from agentspec.training.sources import PYTHON, TEXT, package_files, permissive_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +37,14 @@ class DataPlan:
     """What to train on.
 
     Attributes:
-        packages: prompts about code of the installed packages under permissive licences.
+        packages: prompts about code of the installed packages under permissive licences, and documents made of it.
         chats: JSONL files of conversations.
         texts: files, or folders of files, that are read as they are.
         prompts: prompts about code in the training part.
-        held_out: sequences of the held-out part.
-        longest_prompt: in tokens; longer ones are left out.
+        documents: raw documents in the training part.
+        held_out: sequences of the held-out part, of each sort.
+        longest_prompt: of a conversation, in tokens; longer ones are left out.
+        longest_document: likewise.
         seed: of every choice.
     """
 
@@ -49,8 +52,10 @@ class DataPlan:
     chats: tuple[Path, ...] = ()
     texts: tuple[Path, ...] = ()
     prompts: int = 4600
+    documents: int = 2000
     held_out: int = 64
     longest_prompt: int = 300
+    longest_document: int = 720
     seed: int = 0
 
 
@@ -61,6 +66,8 @@ class DataSet:
     Attributes:
         train: prompts that the target answers.
         held_out: prompts that it answers for measuring.
+        documents: raw documents that it continues.
+        held_out_documents: such documents for measuring.
         texts: sequences that it only reads.
         held_out_texts: such sequences for measuring.
         packages: name and declared licence of every package quoted.
@@ -68,6 +75,8 @@ class DataSet:
 
     train: list[list[int]]
     held_out: list[list[int]]
+    documents: list[list[int]]
+    held_out_documents: list[list[int]]
     texts: list[list[int]]
     held_out_texts: list[list[int]]
     packages: dict[str, str]
@@ -90,7 +99,9 @@ def choose_data(plan: DataPlan, tokenizer: Tokenizer, file: Path) -> DataSet:
         except (ValueError, TypeError) as error:
             raise InvalidRequestError(f"{file} is damaged: {error}; delete it to choose the data again") from error
     data = _choose(plan, tokenizer)
-    if not (data.train or data.texts) or not (data.held_out or data.held_out_texts):
+    if not (data.train or data.documents or data.texts) or not (
+        data.held_out or data.held_out_documents or data.held_out_texts
+    ):
         raise InvalidRequestError(
             "there is too little to train on and to measure with: name text files (--text) or conversations (--chat), "
             "or allow installed packages (--packages)"
@@ -108,12 +119,18 @@ def _choose(plan: DataPlan, tokenizer: Tokenizer) -> DataSet:
         return [ids for ids in tokens if len(ids) <= plan.longest_prompt]
 
     def about(packages: list[str], count: int, seed: int) -> list[list[int]]:
-        prompts = code_prompts(_some_files(packages), count, seed)
+        prompts = code_prompts(_some_files(packages, PYTHON), count, seed)
         return encoded([ChatPrompt(({"role": "user", "content": prompt},)) for prompt in prompts])
+
+    def raw(packages: list[str], count: int, seed: int) -> list[list[int]]:
+        tokens = [tokenizer.encode(text) for text in documents(_some_files(packages, TEXT), count, seed)]
+        return [ids for ids in tokens if len(ids) <= plan.longest_document]
 
     licences: dict[str, str] = {}
     train: list[list[int]] = []
     held_out: list[list[int]] = []
+    train_documents: list[list[int]] = []
+    held_out_documents: list[list[int]] = []
     if plan.packages:
         licences = {name: licence for name, licence in permissive_packages().items() if name not in NEVER}
         apart = [name for name in licences if name in HELD_OUT_PACKAGES]
@@ -121,17 +138,27 @@ def _choose(plan: DataPlan, tokenizer: Tokenizer) -> DataSet:
         # Prompts that turn out too long are left out afterwards, hence the surplus.
         held_out = about(apart, 2 * plan.held_out + 22, plan.seed + 1)[: plan.held_out]
         train = about(together, plan.prompts, plan.seed)
+        held_out_documents = raw(apart, 2 * plan.held_out, plan.seed + 1)[: plan.held_out]
+        train_documents = raw(together, plan.documents, plan.seed)
     chats = encoded([prompt for file in plan.chats for prompt in chat_prompts(file)])
     texts = [window for path in plan.texts for window in _windows(path, tokenizer)]
     chats, held_out_chats = _split(chats, plan)
     texts, held_out_texts = _split(texts, plan)
-    return DataSet(train + chats, held_out + held_out_chats, texts, held_out_texts, licences)
+    return DataSet(
+        train=train + chats,
+        held_out=held_out + held_out_chats,
+        documents=train_documents,
+        held_out_documents=held_out_documents,
+        texts=texts,
+        held_out_texts=held_out_texts,
+        packages=licences,
+    )
 
 
-def _some_files(packages: list[str]) -> list[Path]:
+def _some_files(packages: list[str], suffixes: frozenset[str]) -> list[Path]:
     chosen = []
     for name in packages:
-        files = list(package_files([name]))
+        files = list(package_files([name], suffixes=suffixes))
         random.Random(0).shuffle(files)
         chosen += files[:FILES_PER_PACKAGE]
     return chosen

@@ -74,9 +74,14 @@ class FeatureStore:
         return Features(read["tokens"], prompt, read["hidden"], read["top_ids"], read["top_logprobs"])
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of every sequence."""
+        return [stop - start for _, start, stop, _ in self._places]
+
+    @property
     def tokens(self) -> int:
         """Tokens in all sequences."""
-        return sum(stop - start for _, start, stop, _ in self._places)
+        return sum(self.lengths)
 
 
 def record(

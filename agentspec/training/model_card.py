@@ -37,6 +37,7 @@ def model_card(
         f"{count} {what}"
         for count, what in (
             (len(data.train), "prompts for the target to answer greedily"),
+            (len(data.documents), "documents for it to continue"),
             (len(data.texts), "windows of text files"),
         )
         if count
@@ -51,7 +52,7 @@ def model_card(
             f"- Target: {plan.model}",
             f"- Draft vocabulary: {plan.draft_vocab_size} tokens",
             f"- Data: {len(train)} sequences, {train.tokens:,} tokens, recorded of {' and '.join(sources)}",
-            f"- Training: {recipe.steps} steps of {recipe.batch} sequences, {recipe.test_time_steps} steps of "
+            f"- Training: {recipe.steps} steps of at most {recipe.batch_tokens} tokens, {recipe.test_time_steps} steps of "
             f"training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
             f"{recipe.learning_rate:g}, seed {recipe.seed}",
             "- Licence: that of the target, whose weights it began as. Prompts quote code under permissive licences; "

@@ -46,6 +46,9 @@ REPLAYED = 16
 REPLAY_BUDGET = Budget(max_nodes=16, max_depth=8, min_path_prob=0.02)
 """A tree as small as a CPU verifies."""
 
+DOCUMENTS_SHARE = 0.7
+"""Share of the time for recording after which no further document is recorded, so that conversations get the rest."""
+
 SHARD_SEQUENCES = 96
 """Sequences recorded together; enough of them that the target's weights are read once for many tokens."""
 
@@ -74,6 +77,7 @@ class HeadPlan:
         max_new: most tokens the target answers to a prompt.
         draft_vocab_size: tokens the head can propose.
         record_seconds: no further data is recorded after that time; all of the plan's otherwise.
+        threads: CPU threads of the target; None: chosen by measurement.
     """
 
     model: str
@@ -85,6 +89,7 @@ class HeadPlan:
     max_new: int = 192
     draft_vocab_size: int = 4864
     record_seconds: float = math.inf
+    threads: int | None = None
 
 
 def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
@@ -130,25 +135,29 @@ def _record(
     """Training and held-out sequences; the list of shards is fixed once all are recorded."""
     listing = plan.work / "shards.json"
     if not listing.exists():
-        model = TargetModel.load(plan.model, plan.cache_directory, dtype="bfloat16")
+        model = TargetModel.load(plan.model, plan.cache_directory, dtype="bfloat16", threads=plan.threads)
         rollout = Rollout(model, capture)
-        deadline = time.monotonic() + plan.record_seconds
+        began = time.monotonic()
 
-        def part(name: str, sequences: list[list[int]], max_new: int) -> list[str]:
+        def part(name: str, sequences: list[list[int]], max_new: int, share: float = 1.0) -> list[str]:
             files = record(
                 rollout,
                 sequences,
                 plan.work / name,
                 shard_size=SHARD_SEQUENCES,
                 max_new=max_new,
-                deadline=deadline,
+                deadline=began + share * plan.record_seconds,
                 report=lambda done, total: reporter.recording(name, done, total),
             )
             return [str(file.relative_to(plan.work)) for file in files]
 
         shards = {
-            "held_out": part("held_out", data.held_out, plan.max_new) + part("held_out_texts", data.held_out_texts, 0),
-            "train": part("train", data.train, plan.max_new) + part("texts", data.texts, 0),
+            "held_out": part("held_out", data.held_out, plan.max_new)
+            + part("held_out_documents", data.held_out_documents, plan.max_new)
+            + part("held_out_texts", data.held_out_texts, 0),
+            "train": part("documents", data.documents, plan.max_new, DOCUMENTS_SHARE)
+            + part("train", data.train, plan.max_new)
+            + part("texts", data.texts, 0),
         }
         listing.write_text(json.dumps(shards), encoding="utf-8")
     shards = json.loads(listing.read_text(encoding="utf-8"))

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|ISC|Unlicense|PSF|Python Software Foundation|HPND|Zlib)\b", re.IGNORECASE)
 RESTRICTIVE = re.compile(r"\b(A?L?GPL|GNU|MPL|EUPL|CDDL|Proprietary|Commercial|NVIDIA)\b", re.IGNORECASE)
 
+PYTHON = frozenset({".py"})
+TEXT = frozenset({".py", ".pyi", ".js", ".ts", ".h", ".hpp", ".c", ".md", ".rst"})
+"""Source and documentation."""
+LEFT_OUT = frozenset({"tests", "_vendor", "third_party", ".."})
+"""Folders whose files are left out."""
+
 FUNCTION_LINES = range(4, 31)
 """Lengths of the functions that prompts quote: long enough to say something, short enough for a small context."""
 
@@ -61,19 +67,22 @@ def permissive_packages(paths: list[str] | None = None) -> dict[str, str]:
     return {name: licences[name] for name in sorted(licences, key=str.lower) if is_permissive(licences[name])}
 
 
-def package_files(packages: Iterable[str], paths: list[str] | None = None) -> Iterator[Path]:
-    """Python files of installed distributions, tests and generated data left out.
+def package_files(
+    packages: Iterable[str], paths: list[str] | None = None, suffixes: frozenset[str] = PYTHON
+) -> Iterator[Path]:
+    """Files of installed distributions, tests and other people's code inside them left out.
 
     Args:
         packages: distribution names.
         paths: as in `permissive_packages`.
+        suffixes: of the files wanted.
     """
     wanted = set(packages)
     found = distributions() if paths is None else distributions(path=paths)
     by_name = {distribution.metadata["Name"]: distribution for distribution in found}
     for name in sorted(wanted & by_name.keys(), key=str.lower):
         for file in by_name[name].files or []:
-            if file.suffix == ".py" and "tests" not in file.parts and ".." not in file.parts:
+            if file.suffix in suffixes and not LEFT_OUT & set(file.parts):
                 yield file.locate()  # type: ignore[misc]
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agentspec.errors import InvalidRequestError
+from agentspec.training.batches import batches, epoch_batches
 from agentspec.training.unroll import DraftVocabulary, TrainingBatch, training_time_test
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor
@@ -28,7 +29,7 @@ class Recipe:
 
     Attributes:
         steps: optimiser steps.
-        batch: sequences per step.
+        batch_tokens: most tokens of a step, its padding included.
         test_time_steps: tokens drafted ahead from every position.
         single_share: share of the steps, from the first on, that draft one token ahead only: they cost a fraction
             and teach most of what the later ones build on.
@@ -38,22 +39,22 @@ class Recipe:
         decay_from: share of the steps after which the rate falls linearly to zero.
         clip: largest norm of the gradient.
         evaluate_every: steps between two measurements on held-out text.
-        evaluate_on: held-out sequences measured each time; all of them after the last step.
+        evaluate_on: held-out sequences measured each time, spread evenly; all of them after the last step.
         checkpoint_seconds: between two checkpoints.
         seed: of the order of the data.
     """
 
-    steps: int = 2000
-    batch: int = 4
+    steps: int = 3000
+    batch_tokens: int = 2048
     test_time_steps: int = 3
-    single_share: float = 0.5
+    single_share: float = 0.4
     step_decay: float = 0.8
     learning_rate: float = 1.5e-3
     warmup: int = 50
-    decay_from: float = 0.6
+    decay_from: float = 0.4
     clip: float = 1.0
     evaluate_every: int = 100
-    evaluate_on: int = 24
+    evaluate_on: int = 32
     checkpoint_seconds: float = 60.0
     seed: int = 0
 
@@ -120,6 +121,8 @@ class Trainer:
         self._checkpoint = folder / "checkpoint.pt"
         self._log = folder / "log.jsonl"
         self._history: list[Progress] = []
+        self._order: list[list[int]] = []
+        self._epochs = 0
         folder.mkdir(parents=True, exist_ok=True)
         if self._checkpoint.exists():
             self._resume()
@@ -142,10 +145,10 @@ class Trainer:
     def measure(self) -> tuple[float, ...]:
         """Held-out acceptance of each drafted token, given the ones before it."""
         counts = torch.zeros(self._recipe.test_time_steps, 2, dtype=torch.int64)
-        finished = self.step == self._recipe.steps
-        sequences = len(self._held_out) if finished else min(self._recipe.evaluate_on, len(self._held_out))
-        for start in range(0, sequences, self._recipe.batch):
-            chosen = range(start, min(start + self._recipe.batch, sequences))
+        available = len(self._held_out)
+        count = available if self.step == self._recipe.steps else min(self._recipe.evaluate_on, available)
+        spread = [number * available // count for number in range(count)]
+        for chosen in batches(self._held_out.lengths, spread, self._recipe.batch_tokens):
             batch = TrainingBatch.of([self._held_out[index] for index in chosen])
             with torch.autocast("cpu", torch.bfloat16):
                 results = training_time_test(
@@ -172,14 +175,15 @@ class Trainer:
         self.step += 1
         return float(loss.detach())
 
-    def _chosen(self, step: int) -> Sequence[int]:
-        """Sequences of optimiser step `step`: consecutive parts of one permutation per epoch."""
-        per_epoch = max(1, len(self._train) // self._recipe.batch)
-        epoch, part = divmod(step, per_epoch)
-        generator = torch.Generator().manual_seed(self._recipe.seed * 100_003 + epoch)
-        order = torch.randperm(len(self._train), generator=generator)
-        chosen: list[int] = order[part * self._recipe.batch : (part + 1) * self._recipe.batch].tolist()
-        return chosen
+    def _chosen(self, step: int) -> list[int]:
+        """Sequences of optimiser step `step`."""
+        # Epochs have almost, not exactly, equally many batches; counting from the start keeps a resumed run on track.
+        while len(self._order) <= step:
+            self._order += epoch_batches(
+                self._train.lengths, self._recipe.batch_tokens, self._recipe.seed * 100_003 + self._epochs
+            )
+            self._epochs += 1
+        return self._order[step]
 
     def _save(self) -> None:
         state: dict[str, Any] = {

@@ -22,7 +22,7 @@ from agentspec.training.pipeline import HeadPlan, train_head
 from agentspec.training.trainer import Recipe
 from tests.engines.local.tiny_target import make_folder
 
-RECIPE = Recipe(steps=6, batch=2, test_time_steps=2, evaluate_every=3, warmup=1, checkpoint_seconds=-1.0)
+RECIPE = Recipe(steps=6, batch_tokens=512, test_time_steps=2, evaluate_every=3, warmup=1, checkpoint_seconds=-1.0)
 
 
 class Notes:

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from agentspec.errors import InvalidRequestError
+from agentspec.training.batches import epoch_batches
 from agentspec.training.features import FeatureStore, write_shard
 from agentspec.training.rollout import Features
 from agentspec.training.trainer import Recipe, Trainer
 from tests.drafters.tiny_heads import HIDDEN, VOCAB, tiny_embedding, tiny_head
 
-RECIPE = Recipe(steps=12, batch=2, evaluate_every=4, warmup=2, checkpoint_seconds=-1.0, learning_rate=1e-2)
+RECIPE = Recipe(steps=12, batch_tokens=28, evaluate_every=4, warmup=2, checkpoint_seconds=-1.0, learning_rate=1e-2)
 
 
 def counting_text(start: int, length: int = 14) -> Features:
@@ -70,7 +71,7 @@ def vars_of(recipe):
 
 
 def test_it_learns_what_can_be_learnt(stores, tmp_path):
-    recipe = Recipe(**{**vars_of(RECIPE), "steps": 120, "evaluate_every": 60, "single_share": 0.3, "batch": 4})
+    recipe = Recipe(**{**vars_of(RECIPE), "steps": 120, "evaluate_every": 60, "single_share": 0.3, "batch_tokens": 56})
     history = trainer(stores, tmp_path / "run", recipe).run(lambda _: None)
     assert history[-1].loss < 0.25 * history[0].loss
     assert min(history[-1].acceptance) > 0.6, history[-1]
@@ -92,9 +93,21 @@ def test_one_token_ahead_first():
 
 def test_every_sequence_is_seen_once_an_epoch(stores, tmp_path):
     one = trainer(stores, tmp_path / "run")
-    seen = [index for step in range(len(stores[0]) // 2) for index in one._chosen(step)]
+    epoch = -(-len(stores[0]) // 2)  # two sequences of 14 tokens fill a batch of 28
+    seen = [index for step in range(epoch) for index in one._chosen(step)]
     assert sorted(seen) == list(range(len(stores[0])))
-    assert one._chosen(0) != one._chosen(len(stores[0]) // 2)
+    assert [one._chosen(step) for step in range(epoch)] != [one._chosen(epoch + step) for step in range(epoch)]
+
+
+def test_batches_pad_little_and_keep_to_their_size():
+    lengths = [10 + 7 * number % 90 for number in range(200)]
+    made = epoch_batches(lengths, 256, seed=3)
+    assert sorted(index for batch in made for index in batch) == list(range(200))
+    sizes = [max(lengths[index] for index in batch) * len(batch) for batch in made]
+    assert max(sizes) <= 256
+    assert sum(lengths) > 0.85 * sum(sizes)
+    assert made == epoch_batches(lengths, 256, seed=3) != epoch_batches(lengths, 256, seed=4)
+    assert epoch_batches([300], 256, seed=0) == [[0]]
 
 
 def test_a_damaged_shard_is_named(tmp_path, stores):

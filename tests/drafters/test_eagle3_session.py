@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from agentspec.drafters.eagle3 import session as session_module
-from agentspec.drafters.eagle3.session import Eagle3Session, Growth
+from agentspec.drafters.eagle3.session import Growth
 from agentspec.drafters.tree import ROOT, Source
-from tests.drafters.tiny_heads import HIDDEN, VOCAB, tiny_embedding, tiny_head
+from tests.drafters.tiny_heads import HIDDEN, VOCAB, begin, tiny_embedding, tiny_head
 
 
 def naive_probs(head, embedding, features, following, path):
@@ -49,7 +49,7 @@ def test_every_node_has_the_probability_that_its_path_gives_it(seed, cuts, depth
     length = sum(cuts)
     features = torch.randn(length, 3 * HIDDEN)
     following = torch.randint(0, VOCAB, (length,))
-    session = Eagle3Session(head, embedding, Growth(depth, width, children, min_path_prob=0.0, level_gain=0.0))
+    session = begin(head, embedding, Growth(depth, width, children, min_path_prob=0.0, level_gain=0.0))
     start = 0
     for cut in cuts:
         session.read(features[start : start + cut], following[start : start + cut])
@@ -76,7 +76,7 @@ def test_every_node_has_the_probability_that_its_path_gives_it(seed, cuts, depth
 
 def test_unlikely_paths_are_not_drafted():
     head, embedding = tiny_head(), tiny_embedding()
-    session = Eagle3Session(head, embedding, Growth(depth=4, width=8, children=8, min_path_prob=0.15, level_gain=0.0))
+    session = begin(head, embedding, Growth(depth=4, width=8, children=8, min_path_prob=0.15, level_gain=0.0))
     session.read(torch.randn(3, 3 * HIDDEN), torch.tensor([1, 2, 3]))
     tree = session.draft()
     assert len(tree)
@@ -88,7 +88,7 @@ def test_a_level_that_promises_too_little_is_not_computed():
     features, following = torch.randn(3, 3 * HIDDEN), torch.tensor([1, 2, 3])
 
     def deepest(gain):
-        session = Eagle3Session(head, embedding, Growth(depth=4, width=2, children=2, min_path_prob=0, level_gain=gain))
+        session = begin(head, embedding, Growth(depth=4, width=2, children=2, min_path_prob=0, level_gain=gain))
         session.read(features, following)
         return int(session.draft().depths().max())
 
@@ -97,7 +97,7 @@ def test_a_level_that_promises_too_little_is_not_computed():
 
 
 def test_nothing_read_nothing_drafted():
-    assert len(Eagle3Session(tiny_head(), tiny_embedding(), Growth()).draft()) == 0
+    assert len(begin(tiny_head(), tiny_embedding(), Growth()).draft()) == 0
 
 
 def test_a_long_text_is_forgotten_from_its_beginning(monkeypatch):
@@ -106,15 +106,15 @@ def test_a_long_text_is_forgotten_from_its_beginning(monkeypatch):
     torch.manual_seed(0)
     features, following = torch.randn(40, 3 * HIDDEN), torch.randint(0, VOCAB, (40,))
     growth = Growth(depth=2, width=2, children=3, min_path_prob=0, level_gain=0)
-    session = Eagle3Session(head, embedding, growth)
+    session = begin(head, embedding, growth)
     for at in range(40):
         session.read(features[at : at + 1], following[at : at + 1])
     long = session.draft()
-    assert session._memory.length <= session._memory.keys.shape[1]
+    assert session._runner.length <= 2 * 8 + growth.slots + 16
     # The same text handed over at once keeps the window alone, at its own positions.
-    short = Eagle3Session(head, embedding, growth)
+    short = begin(head, embedding, growth)
     short.read(features, following)
-    expected = Eagle3Session(head, embedding, growth)
+    expected = begin(head, embedding, growth)
     expected.read(features[32:], following[32:], skipped=32)
     assert short.draft().prob.tolist() == expected.draft().prob.tolist()
     assert len(long) == len(expected.draft())

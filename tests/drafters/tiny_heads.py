@@ -4,6 +4,8 @@ import torch
 
 from agentspec.drafters.eagle3.config import HeadConfig
 from agentspec.drafters.eagle3.head import Eagle3Head
+from agentspec.drafters.eagle3.runner import TorchRunner
+from agentspec.drafters.eagle3.session import Eagle3Session, Growth
 
 HIDDEN = 24
 VOCAB = 40
@@ -35,3 +37,8 @@ def tiny_head(seed: int = 0, **changes) -> Eagle3Head:
 
 def tiny_embedding(seed: int = 1) -> torch.Tensor:
     return torch.randn(VOCAB, HIDDEN, generator=torch.Generator().manual_seed(seed))
+
+
+def begin(head: Eagle3Head, embedding: torch.Tensor, growth: Growth) -> Eagle3Session:
+    """A session that torch computes."""
+    return Eagle3Session(TorchRunner(head, embedding, Eagle3Session.slots_for(growth)), growth)

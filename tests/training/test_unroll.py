@@ -3,10 +3,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.drafters.eagle3.session import Eagle3Session, Growth
+from agentspec.drafters.eagle3.session import Growth
 from agentspec.training.rollout import Features
 from agentspec.training.unroll import DraftVocabulary, TrainingBatch, drafted_logits, training_time_test
-from tests.drafters.tiny_heads import HIDDEN, VOCAB, tiny_embedding, tiny_head
+from tests.drafters.tiny_heads import HIDDEN, VOCAB, begin, tiny_embedding, tiny_head
 
 TOP = 5
 
@@ -35,7 +35,7 @@ def test_training_sees_what_drafting_will_do(seed, length, read, other):
     steps = 2
     ahead = list(drafted_logits(head, embedding, batch.hidden, batch.tokens, steps))
     everything = Growth(depth=steps, width=VOCAB, children=VOCAB, min_path_prob=0.0, level_gain=0.0)
-    session = Eagle3Session(head, embedding, everything)
+    session = begin(head, embedding, everything)
     # In two parts, as prefill and a verify step would hand them over.
     cut = read // 2
     if cut:

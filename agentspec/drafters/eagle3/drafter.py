@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from agentspec.drafters.eagle3.checkpoint import load_head
 from agentspec.drafters.eagle3.config import default_capture
+from agentspec.drafters.eagle3.native_runner import NativeHead, NativeRunner
+from agentspec.drafters.eagle3.runner import TorchRunner
 from agentspec.drafters.eagle3.session import Eagle3Session, Growth
 from agentspec.errors import ModelError
 
@@ -28,12 +30,20 @@ class Eagle3Drafter:
         embedding: `[V, hidden]`, the target's.
         layers: of the target.
         growth: bounds of the trees.
+        threads: CPU threads for the native kernels; None: torch computes.
 
     Attributes:
         capture: layers of the target whose incoming stream the head reads, ascending.
     """
 
-    def __init__(self, head: Eagle3Head, embedding: Tensor, layers: int, growth: Growth | None = None) -> None:
+    def __init__(
+        self,
+        head: Eagle3Head,
+        embedding: Tensor,
+        layers: int,
+        growth: Growth | None = None,
+        threads: int | None = None,
+    ) -> None:
         self.capture = head.config.capture or default_capture(layers)
         low, middle, high = self.capture
         if not 0 <= low < middle < high < layers:
@@ -44,9 +54,14 @@ class Eagle3Drafter:
         self._head = head
         self._embedding = embedding.to(head.fc.weight.dtype)
         self._growth = growth or Growth()
+        self._native: NativeHead | None = None
+        if threads is not None and NativeHead.computes(head.config, self._embedding):
+            self._native = NativeHead(head, self._embedding, threads)
 
     @classmethod
-    def load(cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype) -> Self:
+    def load(
+        cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype, threads: int | None = None
+    ) -> Self:
         """Load the head in `folder` for a target.
 
         Args:
@@ -54,16 +69,21 @@ class Eagle3Drafter:
             embedding: `[V, hidden]`, the target's.
             layers: of the target.
             dtype: to compute in.
+            threads: CPU threads for the native kernels; None: torch computes.
 
         Raises:
             ModelError: see `load_head`; or the head reads layers that the target does not have.
         """
         vocab_size, hidden = embedding.shape
-        return cls(load_head(folder, hidden=hidden, vocab_size=vocab_size, dtype=dtype), embedding, layers)
+        head = load_head(folder, hidden=hidden, vocab_size=vocab_size, dtype=dtype)
+        return cls(head, embedding, layers, threads=threads)
 
     def begin(self) -> Eagle3Session:
         """Start a text."""
-        return Eagle3Session(self._head, self._embedding, self._growth)
+        slots = Eagle3Session.slots_for(self._growth)
+        if self._native is None:
+            return Eagle3Session(TorchRunner(self._head, self._embedding, slots), self._growth)
+        return Eagle3Session(NativeRunner(self._native, slots), self._growth)
 
 
 def shipped_head(model: str) -> Path | None:

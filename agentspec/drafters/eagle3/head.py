@@ -29,6 +29,8 @@ class Eagle3Head(nn.Module):
     Attributes:
         config: sizes.
         draft_to_target: `int64[draft_vocab_size]`, the target's id of every draft token.
+        frequencies: `float32[head_dim / 2]`, of the rotary embedding.
+        rope_scale: factor of its cosines and sines.
     """
 
     draft_to_target: Tensor
@@ -59,7 +61,7 @@ class Eagle3Head(nn.Module):
             )
         )
         self.register_buffer("frequencies", rotary.inv_freq.clone(), persistent=False)
-        self._rope_scale = float(rotary.attention_scaling)
+        self.rope_scale = float(rotary.attention_scaling)
 
     frequencies: Tensor
 
@@ -84,8 +86,8 @@ class Eagle3Head(nn.Module):
         heads = self.qkv(both).unflatten(-1, (-1, config.head_dim))
         queries, keys, values = heads.tensor_split([config.heads, config.heads + config.kv_heads], dim=-2)
         angles = positions[..., None, None].float() * self.frequencies
-        cos = (angles.cos() * self._rope_scale).to(heads.dtype)
-        sin = (angles.sin() * self._rope_scale).to(heads.dtype)
+        cos = (angles.cos() * self.rope_scale).to(heads.dtype)
+        sin = (angles.sin() * self.rope_scale).to(heads.dtype)
         return _rotate(queries, cos, sin), _rotate(keys, cos, sin), values
 
     def merge(self, attended: Tensor, stream: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Drafting with an EAGLE-3 head: its own keys and values, and a tree grown by path probability."""
+"""Drafting with an EAGLE-3 head: it follows the target and grows a tree by path probability."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - the field's name for it
 
+from agentspec.drafters.eagle3.runner import SLOT_MULTIPLE, Behind
 from agentspec.drafters.tree import ROOT, DraftTree, Source
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentspec.drafters.eagle3.head import Eagle3Head
+    from agentspec.drafters.eagle3.runner import HeadRunner
 
 WINDOW = 256
 """Most committed tokens of a prompt that the head looks back on, and fewest that it remembers. Reading them costs the
@@ -93,29 +93,6 @@ class _GrowingTree:
         )
 
 
-class _Memory:
-    """Keys and values of the head, `[kv_heads, slots, head_dim]`; the oldest are forgotten when it is full."""
-
-    def __init__(self, heads: int, slots: int, width: int, like: Tensor) -> None:
-        self.keys = like.new_zeros(heads, slots, width)
-        self.values = like.new_zeros(heads, slots, width)
-        self.length = 0
-
-    def make_room(self, rows: int) -> None:
-        """Keep `WINDOW` slots at most when `rows` more would not fit."""
-        if self.length + rows <= self.keys.shape[1]:
-            return
-        kept = slice(self.length - WINDOW, self.length)
-        self.keys[:, :WINDOW] = self.keys[:, kept].clone()
-        self.values[:, :WINDOW] = self.values[:, kept].clone()
-        self.length = WINDOW
-
-    def write(self, slot: int, keys: Tensor, values: Tensor) -> None:
-        """Store `[q, kv_heads, head_dim]` from `slot` on."""
-        self.keys[:, slot : slot + len(keys)] = keys.transpose(0, 1)
-        self.values[:, slot : slot + len(keys)] = values.transpose(0, 1)
-
-
 class Eagle3Session:
     """The head's state of one text. Not thread-safe.
 
@@ -123,20 +100,21 @@ class Eagle3Session:
     after it. `draft` proposes what follows the last of these.
 
     Args:
-        head: the head.
-        embedding: `[V, hidden]`, the target's, in the head's type.
+        runner: of the head, with nothing read; see `slots_for`.
         growth: bounds of the trees.
     """
 
-    def __init__(self, head: Eagle3Head, embedding: Tensor, growth: Growth) -> None:
-        config = head.config
-        self._head = head
-        self._embedding = embedding
+    def __init__(self, runner: HeadRunner, growth: Growth) -> None:
+        self._runner = runner
         self._growth = growth
-        slots = 2 * WINDOW + growth.slots
-        self._memory = _Memory(config.kv_heads, slots, config.head_dim, head.fc.weight)
         self._position = 0
         self._last: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def slots_for(growth: Growth) -> int:
+        """Slots that the runner of a session needs."""
+        needed = 2 * WINDOW + growth.slots
+        return -(-needed // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
     @torch.inference_mode()
     def read(self, features: Tensor, following: Tensor, skipped: int = 0) -> None:
@@ -147,21 +125,15 @@ class Eagle3Session:
             following: `int64[q]`, the token after each of them.
             skipped: tokens before them whose streams are not known (a reused prefix); the head goes without.
         """
-        self._position += skipped
         drop = max(0, len(following) - WINDOW)
-        self._position += drop
+        self._position += skipped + drop
         features, following = features[drop:], following[drop:]
         rows = len(following)
-        self._memory.make_room(rows + self._growth.slots)
-        device, start = self._embedding.device, self._memory.length
-        positions = torch.arange(self._position, self._position + rows, device=device)
-        visible = torch.ones(rows, start + rows, dtype=torch.bool, device=device).tril(start)
-        fused = self._head.fuse(features.to(self._embedding))
-        stream = self._pass(fused, following.to(device), positions, start, visible)
-        self._memory.length += rows
+        self._runner.make_room(rows + self._growth.slots, WINDOW)
+        positions = torch.arange(self._position, self._position + rows)
+        self._last = self._runner.run(self._runner.fuse(features), following, positions, Behind(last_only=True))
+        self._runner.length += rows
         self._position += rows
-        last = stream[-1:]
-        self._last = last, self._head.logits(last)
 
     @torch.inference_mode()
     def draft(self, level_gain: float | None = None) -> DraftTree:
@@ -175,53 +147,26 @@ class Eagle3Session:
         tree = _GrowingTree(self._growth)
         if self._last is None:
             return tree.finish()
-        growth, base = self._growth, self._memory.length
+        growth = self._growth
         stream, logits = self._last
         expanded = [ROOT]
-        # Node number `width * level + i` of the expanded ones has the slot `base + width * level + i`.
+        # The nodes that were expanded, level by level, as the runner stores them; each row shows a node's ancestors.
         slot_of: dict[int, int] = {}
-        device = self._embedding.device
-        visible = torch.zeros(growth.slots, base + growth.slots, dtype=torch.bool, device=device)
-        visible[:, :base] = True
+        visible = torch.zeros(growth.slots, growth.slots, dtype=torch.bool)
         for level in range(growth.depth):
-            top = logits.float().softmax(-1).topk(min(growth.children, logits.shape[-1]))
-            ids = self._head.draft_to_target[top.indices]
-            nodes = tree.add_level(expanded, ids.tolist(), top.values.tolist())
+            nodes = tree.add_level(expanded, *self._runner.likeliest(logits, growth.children))
             if level + 1 == growth.depth or not nodes or tree.promise(nodes) < gain:
                 break
-            rows = [expanded.index(tree.parents[node]) for node in nodes]
-            start = growth.width * level
-            for own, node in enumerate(nodes, start):
+            start, stop = len(slot_of), len(slot_of) + len(nodes)
+            for slot, node in enumerate(nodes, start):
                 if level:
-                    visible[own] |= visible[slot_of[tree.parents[node]]]
-                visible[own, base + own] = True
-                slot_of[node] = own
-            following = torch.tensor([tree.tokens[node] for node in nodes], device=device)
-            stop = start + len(nodes)
-            stream = self._pass(
-                stream[rows],
-                following,
-                torch.full_like(following, self._position + level),
-                base + start,
-                visible[start:stop, : base + stop],
-            )
-            logits = self._head.logits(stream)
+                    visible[slot] |= visible[slot_of[tree.parents[node]]]
+                visible[slot, slot] = True
+                slot_of[node] = slot
+            rows = [expanded.index(tree.parents[node]) for node in nodes]
+            following = torch.tensor([tree.tokens[node] for node in nodes])
+            positions = torch.full_like(following, self._position + level)
+            behind = Behind(last_only=False, mask=visible[start:stop, :stop].contiguous())
+            stream, logits = self._runner.run(stream[rows], following, positions, behind)
             expanded = nodes
         return tree.finish()
-
-    def _pass(self, stream: Tensor, following: Tensor, positions: Tensor, slot: int, visible: Tensor) -> Tensor:
-        """Run rows through the layer, writing their keys and values from `slot` on; the outgoing streams."""
-        memory = self._memory
-        queries, keys, values = self._head.project(self._embedding[following], stream, positions)
-        memory.write(slot, keys, values)
-        stop = slot + len(following)
-        config = self._head.config
-        # Query heads that share a key head become further rows, so that keys are not repeated.
-        count, group, width = len(following), config.heads // config.kv_heads, config.head_dim
-        rows = queries.view(count, -1, group, width).permute(1, 2, 0, 3).reshape(-1, group * count, width)
-        attended = F.scaled_dot_product_attention(
-            rows[None], memory.keys[None, :, :stop], memory.values[None, :, :stop],
-            attn_mask=visible.repeat(group, 1)[None, None],
-        )[0]  # fmt: skip
-        attended = attended.view(-1, group, count, width).permute(2, 0, 1, 3).flatten(1)
-        return self._head.merge(attended, stream)

@@ -13,6 +13,7 @@ from agentspec.engines.local.checkpoint import Checkpoint, model_folder
 from agentspec.engines.local.cost import cost_curve
 from agentspec.engines.local.hardware import available_memory
 from agentspec.engines.local.model import TargetModel
+from agentspec.engines.local.native_model import NativeModel
 from agentspec.engines.local.tokenizer import Tokenizer
 from agentspec.errors import ModelError
 
@@ -107,7 +108,8 @@ def load_head(settings: Settings, model: TargetModel, cost: CostModel) -> Eagle3
             f"draft heads need {EMBEDDING}, which the weights of {engine.model} lack; set engine.draft_head to none"
         )
     layout = model.layout
-    return Eagle3Drafter.load(folder, embedding.to(layout.device), layout.layers, layout.dtype)
+    threads = model.threads if isinstance(model, NativeModel) else None
+    return Eagle3Drafter.load(folder, embedding.to(layout.device), layout.layers, layout.dtype, threads)
 
 
 def kv_slots(layout: KVLayout, wanted: int | None, useful: int) -> int:

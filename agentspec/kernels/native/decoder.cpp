@@ -43,13 +43,14 @@ void Decoder::prepare(const Batch& batch) {
   int64_t tokens = 0, longest = 0, extras = 0;
   for (const SequenceTail& tail : batch.tails) {
     tokens += tail.count;
-    longest = std::max(longest, tail.length + tail.count);
-    if (tail.mask != nullptr) extras += tail.count * tail.count;
+    longest = std::max(longest, tail.length + tail.drafted + tail.count);
+    if (tail.mask != nullptr) extras += tail.count * (tail.drafted + tail.count);
   }
   const int64_t queries = shape_.heads * shape_.head_dim;
   const int64_t rows = std::max(tokens, batch.row_count);
-  grow(activations_, rows * std::max(shape_.hidden, queries) * kernels_.activation_bytes);
-  grow(wide_activations_, tokens * shape_.intermediate * kernels_.activation_bytes);
+  const int64_t entering = batch.embeddings == nullptr ? shape_.hidden : 2 * shape_.hidden;
+  grow(activations_, rows * std::max(entering, queries) * kernels_.activation_bytes);
+  grow(wide_activations_, rows * shape_.intermediate * kernels_.activation_bytes);
   grow(qkv_, tokens * (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim);
   grow(picked_, batch.row_count * shape_.hidden);
   scores_.resize(pool_->threads());
@@ -70,11 +71,12 @@ void Decoder::prepare(const Batch& batch) {
         visible_.push_back({tail.length + token + 1, nullptr, 0});
         continue;
       }
-      const uint8_t* sees = tail.mask + token * tail.count;
+      const int64_t own = tail.drafted + token;
+      const uint8_t* sees = tail.mask + token * (tail.drafted + tail.count);
       int64_t leading = 0;
-      while (leading <= token && sees[leading]) ++leading;
+      while (leading <= own && sees[leading]) ++leading;
       const int32_t* first = next;
-      for (int64_t other = leading; other <= token; ++other) {
+      for (int64_t other = leading; other <= own; ++other) {
         if (sees[other]) *next++ = static_cast<int32_t>(tail.length + other);
       }
       visible_.push_back({tail.length + leading, first, next - first});
@@ -82,12 +84,24 @@ void Decoder::prepare(const Batch& batch) {
   }
 }
 
-void Decoder::normalise(const float* stream, int64_t rows, const std::vector<float>& weight,
-                        std::byte* activations) {
+// Writes rows of activations `stride` elements apart.
+void Decoder::normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations,
+                        int64_t stride) {
   each_row(rows, [&](int64_t row, int) {
     kernels_.rms_norm(stream + row * shape_.hidden, weight.data(), shape_.norm_epsilon, shape_.hidden,
-                      activations + row * shape_.hidden * kernels_.activation_bytes);
+                      activations + row * stride * kernels_.activation_bytes);
   });
+}
+
+// The activations that the attention of a layer projects: the stream, behind the embeddings where the layer reads them.
+void Decoder::enter_attention(const Batch& batch, const DecoderLayer& layer, int64_t tokens) {
+  if (layer.embedding_norm.empty()) {
+    normalise(batch.stream, tokens, layer.attention_norm, activations_.data(), shape_.hidden);
+    return;
+  }
+  std::byte* streams = activations_.data() + shape_.hidden * kernels_.activation_bytes;
+  normalise(batch.embeddings, tokens, layer.embedding_norm, activations_.data(), 2 * shape_.hidden);
+  normalise(batch.stream, tokens, layer.attention_norm, streams, 2 * shape_.hidden);
 }
 
 // Calls `body(product, panel)` for every panel of the matrix. Panels are handed out in runs of neighbours, each of
@@ -146,43 +160,46 @@ void Decoder::rotate_and_store(const Batch& batch, size_t index) {
     const SequenceTail& tail = batch.tails[tail_of_token_[token]];
     for (int64_t head = 0; head < shape_.kv_heads; ++head) {
       const float* key = heads + (shape_.heads + head) * shape_.head_dim;
-      kernels_.store(head_cache(tail, index, head), tail.length + token_in_tail_[token], key,
+      kernels_.store(head_cache(tail, index, head), tail.length + tail.drafted + token_in_tail_[token], key,
                      key + shape_.kv_heads * shape_.head_dim, shape_.head_dim);
     }
   });
 }
 
+// Attention of the tokens in `chosen`, those of a sequence together; their outputs are neighbours in the activations.
 // Work items are (sequence, key/value head, block of queries); a query is a (token, head of the group) pair.
-void Decoder::attend(const Batch& batch, size_t index) {
+void Decoder::attend(const Batch& batch, size_t index, const std::vector<int64_t>& chosen) {
   const int64_t group = shape_.heads / shape_.kv_heads;
   const int64_t width = (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
   const int64_t block = kernels_.attend_rows;
-  int64_t first_token = 0;
   struct Item {
     const SequenceTail* tail;
-    int64_t first_token, head, first_query;
+    int64_t first, count, head, first_query;  // `count` entries of `chosen` from `first` on belong to the sequence
   };
   std::vector<Item> items;
-  for (const SequenceTail& tail : batch.tails) {
+  for (size_t first = 0, last = 0; first < chosen.size(); first = last) {
+    const int64_t tail = tail_of_token_[chosen[first]];
+    while (last < chosen.size() && tail_of_token_[chosen[last]] == tail) ++last;
+    const auto count = static_cast<int64_t>(last - first);
     for (int64_t head = 0; head < shape_.kv_heads; ++head) {
-      for (int64_t query = 0; query < tail.count * group; query += block) {
-        items.push_back({&tail, first_token, head, query});
+      for (int64_t query = 0; query < count * group; query += block) {
+        items.push_back({&batch.tails[tail], static_cast<int64_t>(first), count, head, query});
       }
     }
-    first_token += tail.count;
   }
   pool_->run(static_cast<uint32_t>(items.size()), [&](uint32_t number, int thread) {
     const Item& item = items[number];
-    const int64_t rows = std::min(block, item.tail->count * group - item.first_query);
+    const int64_t rows = std::min(block, item.count * group - item.first_query);
     const float* queries[kMaxAttendRows];
     void* outputs[kMaxAttendRows];
     Visible visible[kMaxAttendRows];
     for (int64_t row = 0; row < rows; ++row) {
-      const int64_t token = item.first_token + (item.first_query + row) / group;
+      const int64_t place = item.first + (item.first_query + row) / group;
+      const int64_t token = chosen[place];
       const int64_t head = item.head * group + (item.first_query + row) % group;
       queries[row] = qkv_.data() + token * width + head * shape_.head_dim;
       outputs[row] =
-          activations_.data() + (token * shape_.heads + head) * shape_.head_dim * kernels_.activation_bytes;
+          activations_.data() + (place * shape_.heads + head) * shape_.head_dim * kernels_.activation_bytes;
       visible[row] = visible_[token];
     }
     const int64_t stride = static_cast<int64_t>(scores_[thread].size()) / block / kKeyBlock * kKeyBlock;
@@ -191,35 +208,61 @@ void Decoder::attend(const Batch& batch, size_t index) {
   });
 }
 
+// What follows the attention of a layer, over `rows` of the stream.
+void Decoder::leave_attention(const DecoderLayer& layer, int64_t rows, float* stream) {
+  multiply(layer.output, activations_.data(), rows, stream, true);
+  normalise(stream, rows, layer.feed_norm, activations_.data(), shape_.hidden);
+  multiply_gated(layer.gate_up, activations_.data(), rows, wide_activations_.data());
+  multiply(layer.down, wide_activations_.data(), rows, stream, true);
+}
+
 void Decoder::forward(const Batch& batch) {
   prepare(batch);
   const auto tokens = static_cast<int64_t>(visible_.size());
   const auto captures = static_cast<int64_t>(batch.capture.size());
+  const size_t row_bytes = shape_.hidden * sizeof(float);
+  std::vector<int64_t> all(tokens);
+  for (int64_t token = 0; token < tokens; ++token) all[token] = token;
+  // Behind the last layer's keys and values only the rows matter whose logits are wanted.
+  const std::vector<int64_t> wanted(batch.rows, batch.rows + batch.row_count);
   int64_t captured = 0;
   for (size_t index = 0; index < layers_.size(); ++index) {
     const DecoderLayer& layer = layers_[index];
     if (captured < captures && batch.capture[captured] == static_cast<int64_t>(index)) {
       for (int64_t token = 0; token < tokens; ++token) {
         std::memcpy(batch.hidden + (token * captures + captured) * shape_.hidden,
-                    batch.stream + token * shape_.hidden, shape_.hidden * sizeof(float));
+                    batch.stream + token * shape_.hidden, row_bytes);
       }
       ++captured;
     }
-    normalise(batch.stream, tokens, layer.attention_norm, activations_.data());
+    enter_attention(batch, layer, tokens);
     multiply(layer.qkv, activations_.data(), tokens, qkv_.data(), false);
     rotate_and_store(batch, index);
-    attend(batch, index);
-    multiply(layer.output, activations_.data(), tokens, batch.stream, true);
-    normalise(batch.stream, tokens, layer.feed_norm, activations_.data());
-    multiply_gated(layer.gate_up, activations_.data(), tokens, wide_activations_.data());
-    multiply(layer.down, wide_activations_.data(), tokens, batch.stream, true);
+    if (index + 1 < layers_.size()) {
+      attend(batch, index, all);
+      leave_attention(layer, tokens, batch.stream);
+      continue;
+    }
+    attend(batch, index, wanted);
+    for (int64_t row = 0; row < batch.row_count; ++row) {
+      std::memcpy(picked_.data() + row * shape_.hidden, batch.stream + wanted[row] * shape_.hidden, row_bytes);
+    }
+    leave_attention(layer, batch.row_count, picked_.data());
+    for (int64_t row = 0; row < batch.row_count; ++row) {
+      std::memcpy(batch.stream + wanted[row] * shape_.hidden, picked_.data() + row * shape_.hidden, row_bytes);
+    }
   }
-  for (int64_t row = 0; row < batch.row_count; ++row) {
-    std::memcpy(picked_.data() + row * shape_.hidden, batch.stream + batch.rows[row] * shape_.hidden,
-                shape_.hidden * sizeof(float));
-  }
-  normalise(picked_.data(), batch.row_count, norm_, activations_.data());
+  normalise(picked_.data(), batch.row_count, norm_, activations_.data(), shape_.hidden);
   multiply(head_, activations_.data(), batch.row_count, batch.logits, false);
+}
+
+void Decoder::fuse(const float* features, int64_t rows, float* stream) {
+  const int64_t width = fusion_.depth();
+  grow(activations_, rows * width * kernels_.activation_bytes);
+  each_row(rows, [&](int64_t row, int) {
+    kernels_.activate(features + row * width, width, activations_.data() + row * width * kernels_.activation_bytes);
+  });
+  multiply(fusion_, activations_.data(), rows, stream, false);
 }
 
 }  // namespace agentspec

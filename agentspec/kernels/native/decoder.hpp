@@ -22,6 +22,7 @@ struct DecoderShape {
 
 struct DecoderLayer {
   std::vector<float> attention_norm;
+  std::vector<float> embedding_norm;  // of an EAGLE-3 head's layer, which reads embeddings beside the stream
   std::vector<float> query_norm;  // empty where the model has none
   std::vector<float> key_norm;
   std::vector<float> feed_norm;
@@ -37,13 +38,15 @@ struct SequenceTail {
   std::byte* values;
   int64_t capacity;
   int64_t length;       // committed tokens
-  int64_t count;        // new tokens, written to the slots behind them
-  const uint8_t* mask;  // [count, count], or null for causal
+  int64_t drafted;      // slots behind them that earlier passes have filled; seen where the mask says so
+  int64_t count;        // new tokens, written to the slots behind those
+  const uint8_t* mask;  // [count, drafted + count], or null for causal, where nothing is drafted
 };
 
 // Operands of one forward pass over the concatenated tails, M tokens in all.
 struct Batch {
-  float* stream;        // [M, hidden]: embeddings on entry, the residual stream afterwards
+  float* stream;            // [M, hidden]: the stream that enters the first layer; leaves the last one in the rows wanted
+  const float* embeddings;  // [M, hidden], or null: what layers with an `embedding_norm` read beside the stream
   const float* cosine;  // [M, head_dim / 2]
   const float* sine;
   std::vector<SequenceTail> tails;
@@ -60,12 +63,18 @@ class Decoder {
 
   void add_layer(DecoderLayer layer) { layers_.push_back(std::move(layer)); }
   void set_head(std::vector<float> norm, PackedMatrix head);
+  void set_fusion(PackedMatrix fusion) { fusion_ = std::move(fusion); }
   void set_threads(int threads) { pool_ = std::make_unique<ThreadPool>(threads); }
   void forward(const Batch& batch);
+  // stream [rows, hidden] = fusion * features [rows, depth of the fusion].
+  void fuse(const float* features, int64_t rows, float* stream);
 
   const DecoderShape& shape() const { return shape_; }
   Element element() const { return kernels_.element; }
   int64_t vocabulary() const { return head_.columns(); }
+  int64_t fusion_depth() const { return fusion_.depth(); }
+  // Whether `forward` needs embeddings: the layers are an EAGLE-3 head's.
+  bool reads_embeddings() const { return !layers_.empty() && !layers_.front().embedding_norm.empty(); }
   const char* instruction_set() const { return kernels_.name; }
 
  private:
@@ -74,13 +83,16 @@ class Decoder {
   void prepare(const Batch& batch);
   template <class Body>
   void each_row(int64_t rows, const Body& body);
-  void normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations);
+  void normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations,
+                 int64_t stride);
+  void enter_attention(const Batch& batch, const DecoderLayer& layer, int64_t tokens);
   template <class Body>
   void each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body);
   void multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add);
   void multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out);
   void rotate_and_store(const Batch& batch, size_t index);
-  void attend(const Batch& batch, size_t index);
+  void attend(const Batch& batch, size_t index, const std::vector<int64_t>& chosen);
+  void leave_attention(const DecoderLayer& layer, int64_t rows, float* stream);
   HeadCache head_cache(const SequenceTail& tail, size_t layer, int64_t head) const;
 
   DecoderShape shape_;
@@ -88,7 +100,7 @@ class Decoder {
   std::unique_ptr<ThreadPool> pool_;
   std::vector<DecoderLayer> layers_;
   std::vector<float> norm_;
-  PackedMatrix head_;
+  PackedMatrix head_, fusion_;
 
   // Scratch of one pass, kept between passes.
   std::vector<std::byte> activations_, wide_activations_;

@@ -60,6 +60,8 @@ struct Kernels {
   // activations out[r, c] = silu(gate) * up, kPanelColumns / 2 of them. `stride` in elements.
   void (*product_gated)(const PanelProduct&, void* out, int64_t stride);
 
+  // Activations out = row.
+  void (*activate)(const float* row, int64_t length, void* out);
   // Activations out = row * weight / rms(row).
   void (*rms_norm)(const float* row, const float* weight, float epsilon, int64_t length, void* out);
   // The same in place, on floats.

@@ -296,6 +296,12 @@ inline void normalise(const float* row, const float* weight, float epsilon, int6
 }
 
 template <class Weight>
+void activate(const float* row, int64_t length, void* out) {
+  auto* to = static_cast<typename Activation<Weight>::Type*>(out);
+  for (int64_t i = 0; i < length; i += kLanes) save(to + i, load(row + i));
+}
+
+template <class Weight>
 void rms_norm(const float* row, const float* weight, float epsilon, int64_t length, void* out) {
   normalise(row, weight, epsilon, length, static_cast<typename Activation<Weight>::Type*>(out));
 }
@@ -478,6 +484,7 @@ constexpr Kernels table(Element element) {
           product<Weight>,
           product_add<Weight>,
           product_gated<Weight>,
+          activate<Weight>,
           rms_norm<Weight>,
           rms_norm_inplace,
           rotate,

@@ -53,7 +53,8 @@ PackedMatrix pack(const Stored& weights, const std::optional<Floats>& bias, int6
 void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv, const std::optional<Floats>& qkv_bias,
                const std::optional<Floats>& query_norm, const std::optional<Floats>& key_norm, const Stored& output,
                const std::optional<Floats>& output_bias, const Floats& feed_norm, const Stored& gate_up,
-               const std::optional<Floats>& gate_up_bias, const Stored& down, const std::optional<Floats>& down_bias) {
+               const std::optional<Floats>& gate_up_bias, const Stored& down, const std::optional<Floats>& down_bias,
+               const std::optional<Floats>& embedding_norm) {
   const DecoderShape& shape = decoder.shape();
   const Element element = decoder.element();
   const int64_t queries = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
@@ -62,7 +63,9 @@ void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv
   layer.feed_norm = copy(feed_norm, shape.hidden, "feed_norm");
   if (query_norm) layer.query_norm = copy(*query_norm, shape.head_dim, "query_norm");
   if (key_norm) layer.key_norm = copy(*key_norm, shape.head_dim, "key_norm");
-  layer.qkv = pack(qkv, qkv_bias, queries + 2 * kv, shape.hidden, element, false, "qkv");
+  if (embedding_norm) layer.embedding_norm = copy(*embedding_norm, shape.hidden, "embedding_norm");
+  const int64_t read = embedding_norm ? 2 * shape.hidden : shape.hidden;
+  layer.qkv = pack(qkv, qkv_bias, queries + 2 * kv, read, element, false, "qkv");
   layer.output = pack(output, output_bias, shape.hidden, queries, element, false, "output");
   layer.gate_up = pack(gate_up, gate_up_bias, 2 * shape.intermediate, shape.hidden, element, true, "gate_up");
   layer.down = pack(down, down_bias, shape.hidden, shape.intermediate, element, false, "down");
@@ -73,14 +76,26 @@ void forward(Decoder& decoder, const MutableFloats& stream, const Floats& cosine
              const std::vector<MutableStored>& keys, const std::vector<MutableStored>& values,
              const std::vector<int64_t>& lengths, const std::vector<int64_t>& counts,
              const std::vector<std::optional<Mask>>& masks, const Integers& rows, const std::vector<int64_t>& capture,
-             const MutableFloats& logits, const MutableFloats& hidden) {
+             const MutableFloats& logits, const MutableFloats& hidden, const std::optional<Floats>& embeddings,
+             int64_t drafted) {
   const DecoderShape& shape = decoder.shape();
   const size_t sequences = keys.size();
   require(values.size() == sequences && lengths.size() == sequences && counts.size() == sequences &&
               masks.size() == sequences,
           "keys, values, lengths, counts and masks must be of equal length");
-  Batch batch{stream.data(), cosine.data(), sine.data(), {}, rows.data(), static_cast<int64_t>(rows.size()),
-              capture,       logits.data(), hidden.data()};
+  require(decoder.reads_embeddings() == embeddings.has_value(), "embeddings belong to a draft head, and it needs them");
+  require(!embeddings || embeddings->size() == stream.size(), "embeddings do not fit the stream");
+  require(drafted >= 0, "drafted must not be negative");
+  Batch batch{.stream = stream.data(),
+              .embeddings = embeddings ? embeddings->data() : nullptr,
+              .cosine = cosine.data(),
+              .sine = sine.data(),
+              .tails = {},
+              .rows = rows.data(),
+              .row_count = static_cast<int64_t>(rows.size()),
+              .capture = capture,
+              .logits = logits.data(),
+              .hidden = hidden.data()};
   int64_t tokens = 0;
   for (size_t index = 0; index < sequences; ++index) {
     const auto& k = keys[index];
@@ -91,17 +106,19 @@ void forward(Decoder& decoder, const MutableFloats& stream, const Floats& cosine
                 static_cast<int64_t>(v.shape(1)) == shape.kv_heads && v.shape(2) % kKeyBlock == 0,
             "a cache has the wrong shape");
     const auto capacity = static_cast<int64_t>(v.shape(2));
-    require(lengths[index] >= 0 && counts[index] > 0 && lengths[index] + counts[index] <= capacity,
+    require(lengths[index] >= 0 && counts[index] > 0 && lengths[index] + drafted + counts[index] <= capacity,
             "a cache has no room for its new tokens");
     const auto& mask = masks[index];
+    const int64_t columns = drafted + counts[index];
+    require(mask || drafted == 0, "what is drafted needs a mask");
     require(!mask || (static_cast<int64_t>(mask->shape(0)) == counts[index] &&
-                      static_cast<int64_t>(mask->shape(1)) == counts[index]),
+                      static_cast<int64_t>(mask->shape(1)) == columns),
             "a mask does not fit its tokens");
     for (int64_t token = 0; mask && token < counts[index]; ++token) {
-      require(mask->data()[token * counts[index] + token], "a mask hides a token from itself");
+      require(mask->data()[token * columns + drafted + token], "a mask hides a token from itself");
     }
     batch.tails.push_back({static_cast<std::byte*>(k.data()), static_cast<std::byte*>(v.data()), capacity,
-                           lengths[index], counts[index],
+                           lengths[index], drafted, counts[index],
                            mask ? reinterpret_cast<const uint8_t*>(mask->data()) : nullptr});
     tokens += counts[index];
   }
@@ -143,7 +160,7 @@ NB_MODULE(_native, m) {
       .def("add_layer", &add_layer, nb::kw_only(), nb::arg("attention_norm"), nb::arg("qkv"),
            nb::arg("qkv_bias").none(), nb::arg("query_norm").none(), nb::arg("key_norm").none(), nb::arg("output"),
            nb::arg("output_bias").none(), nb::arg("feed_norm"), nb::arg("gate_up"), nb::arg("gate_up_bias").none(),
-           nb::arg("down"), nb::arg("down_bias").none())
+           nb::arg("down"), nb::arg("down_bias").none(), nb::arg("embedding_norm") = nb::none())
       .def(
           "set_head",
           [](Decoder& self, const Floats& norm, const Stored& head) {
@@ -156,7 +173,29 @@ NB_MODULE(_native, m) {
       .def_prop_ro("instruction_set", &Decoder::instruction_set)
       .def("forward", &forward, nb::kw_only(), nb::arg("stream"), nb::arg("cosine"), nb::arg("sine"), nb::arg("keys"),
            nb::arg("values"), nb::arg("lengths"), nb::arg("counts"), nb::arg("masks"), nb::arg("rows"),
-           nb::arg("capture"), nb::arg("logits"), nb::arg("hidden"));
+           nb::arg("capture"), nb::arg("logits"), nb::arg("hidden"), nb::arg("embeddings") = nb::none(),
+           nb::arg("drafted") = 0)
+      .def(
+          "set_fusion",
+          [](Decoder& self, const Stored& fusion) {
+            require(fusion.ndim() == 2 && fusion.shape(1) % kRowMultiple == 0, "fusion has the wrong shape");
+            const auto depth = static_cast<int64_t>(fusion.shape(1));
+            self.set_fusion(
+                pack(fusion, std::nullopt, self.shape().hidden, depth, self.element(), false, "fusion"));
+          },
+          nb::arg("fusion"))
+      .def(
+          "fuse",
+          [](Decoder& self, const Floats& features, const MutableFloats& stream) {
+            const auto rows = static_cast<int64_t>(stream.size()) / self.shape().hidden;
+            require(self.fusion_depth() > 0, "there is no fusion");
+            require(static_cast<int64_t>(stream.size()) == rows * self.shape().hidden &&
+                        static_cast<int64_t>(features.size()) == rows * self.fusion_depth(),
+                    "features and stream do not fit");
+            nb::gil_scoped_release release;
+            self.fuse(features.data(), rows, stream.data());
+          },
+          nb::arg("features"), nb::arg("stream"));
 
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(),

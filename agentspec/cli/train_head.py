@@ -68,7 +68,9 @@ def train_head(
         held_out=held_out,
         seed=seed,
     )
-    recipe = Recipe(steps=steps, batch_tokens=batch_tokens, test_time_steps=test_time_steps, learning_rate=learning_rate, seed=seed)
+    recipe = Recipe(
+        steps=steps, batch_tokens=batch_tokens, test_time_steps=test_time_steps, learning_rate=learning_rate, seed=seed
+    )
     plan = HeadPlan(
         model=settings.engine.model,
         cache_directory=settings.cache_directory,

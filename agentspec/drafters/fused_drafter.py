@@ -8,7 +8,7 @@ enter the model-free builder's heap with calibrated probabilities, and candidate
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,13 +32,13 @@ FORGETTING = 0.1
 """Weight of the newest observation in running means."""
 
 GAIN_AT_FIRST = 1.0
-"""Tokens that the head is assumed to bring before it has drafted anything."""
+"""Tokens that the head is assumed to bring where the model-free sources know nothing, before it has drafted."""
 
 RETRY_AFTER = 32
 """Rounds after which a head that did not pay is asked once more: the text may have changed."""
 
-SURE = 0.05
-"""Smallest probability of a miss that is divided by."""
+SURE = 0.5
+"""Where only paths at least so likely are asked for, the head is not: it is rarely that sure, and costs time."""
 
 CATCHING_UP = 32
 """Tokens read at once from which on the time of a draft says nothing of the next one's."""
@@ -91,6 +91,19 @@ class StreamMemory:
         self._parts = []
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A round in which the head was asked.
+
+    Attributes:
+        known: the model-free tree that would have been verified otherwise.
+        stretch: verify time with the head's nodes, in that of `known`.
+    """
+
+    known: DraftTree
+    stretch: float
+
+
 class FusedSession:
     """Drafting state of one request; see `agentspec.drafters.base.StreamSession`. Not thread-safe.
 
@@ -110,7 +123,9 @@ class FusedSession:
         self._calibration = Calibration()
         self._drafted: DraftTree | None = None
         self._proposed = DraftTree.empty()
-        self._gain = GAIN_AT_FIRST
+        self._round: _Round | None = None
+        self._brought = GAIN_AT_FIRST
+        self._missing = 1.0
         self._pass_seconds = 0.0
         self._passes = 1.0
         self._declined = 0
@@ -139,8 +154,10 @@ class FusedSession:
         emitted = tokens.tolist()
         if self._drafted is not None:
             self._calibration.observe(self._drafted, emitted)
+        if self._round is not None:
+            self._judge(self._round, emitted)
         self._count(emitted)
-        self._drafted, self._proposed = None, DraftTree.empty()
+        self._drafted, self._round, self._proposed = None, None, DraftTree.empty()
         self._text += emitted
         if not self._alone:
             self._tree.commit(tokens)
@@ -155,7 +172,9 @@ class FusedSession:
         started = time.perf_counter()
         caught_up = self._streams.waiting < CATCHING_UP
         self._streams.take(self._head)
-        level_gain = None if budget.cost is None else self._pass_seconds / float(budget.cost[0])
+        # A pass must bring what the model-free tree would in that time.
+        rate = None if budget.cost is None else _tokens(known) / float(budget.cost[len(known)])
+        level_gain = None if rate is None else self._pass_seconds * rate
         drafted = self._head.draft(level_gain)
         seconds = time.perf_counter() - started
         passes = int(drafted.depths().max(initial=1))
@@ -170,9 +189,7 @@ class FusedSession:
         # What the head took is spent whatever is verified; that makes a larger tree worth its cost.
         spent = replace(budget, cost=budget.cost + np.float32(seconds))
         fused = self._tree.propose(spent, calibrated)
-        stretch = float(budget.cost[len(fused)]) / float(budget.cost[len(known)])
-        gain = (_tokens(fused) - _tokens(known) * stretch) / max(_missed(known), SURE)
-        self._gain += FORGETTING * (gain - self._gain)
+        self._round = _Round(known, float(budget.cost[len(fused)]) / float(budget.cost[len(known)]))
         return fused
 
     def _head_pays(self, known: DraftTree, budget: Budget) -> bool:
@@ -180,10 +197,18 @@ class FusedSession:
 
         What it brings beyond the verify time it adds is in proportion to how often the model-free tree has nothing.
         """
+        if budget.min_path_prob >= SURE:
+            return False
         if budget.cost is None or self._alone or self._declined >= RETRY_AFTER:
             return True
         share_of_step = self._pass_seconds * self._passes / float(budget.cost[len(known)])
-        return _missed(known) * self._gain > _tokens(known) * share_of_step
+        return _missed(known) * self._brought > _tokens(known) * share_of_step * self._missing
+
+    def _judge(self, asked: _Round, emitted: list[int]) -> None:
+        """Learn from the verdict what the head brought: the model-free tree would have had its part of `emitted`."""
+        without = len(asked.known.accepted_path(emitted)) + 1
+        self._brought += FORGETTING * (len(emitted) - without * asked.stretch - self._brought)
+        self._missing += FORGETTING * (_missed(asked.known) - self._missing)
 
     def _count(self, emitted: list[int]) -> None:
         receipt, tree = self._receipt, self._proposed

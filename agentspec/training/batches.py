@@ -1,4 +1,4 @@
-"""Which sequences one optimiser step takes: of similar length, so that little is padded, and about equally many tokens."""
+"""Which sequences one optimiser step takes: alike in length, so that little is padded, and about as many tokens."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def model_card(
             f"- Target: {plan.model}",
             f"- Draft vocabulary: {plan.draft_vocab_size} tokens",
             f"- Data: {len(train)} sequences, {train.tokens:,} tokens, recorded of {' and '.join(sources)}",
-            f"- Training: {recipe.steps} steps of at most {recipe.batch_tokens} tokens, {recipe.test_time_steps} steps of "
-            f"training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
+            f"- Training: {recipe.steps} steps of at most {recipe.batch_tokens} tokens, {recipe.test_time_steps} steps "
+            f"of training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
             f"{recipe.learning_rate:g}, seed {recipe.seed}",
             "- Licence: that of the target, whose weights it began as. Prompts quote code under permissive licences; "
             "what was learnt from is the target's own output.",

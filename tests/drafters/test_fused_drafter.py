@@ -1,5 +1,7 @@
 """The head beside the model-free tree."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,43 @@ def test_a_head_that_never_pays_is_asked_now_and_then():
     assert 3 <= len(asked) <= 6
 
 
+def head_tree(*tokens: int) -> DraftTree:
+    """A chain that the head is very sure of."""
+    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+    sources = np.full(len(tokens), Source.EAGLE3, np.uint8)
+    return DraftTree(int32(*tokens), parents, np.full(len(tokens), 0.98, np.float32), sources)
+
+
+def test_verdicts_on_the_heads_nodes_teach_the_model_free_sources_nothing():
+    """However wrong the head was, copies are as likely afterwards as if it had said nothing."""
+    copied = list(range(1, 30))
+    alone, fused = (TreeDrafter().begin(DraftRequest(prompt=int32(*copied, 90, *copied[:6]))) for _ in range(2))
+    for token in copied[6:12]:
+        for session in (alone, fused):
+            session.propose(BUDGET)
+        fused.propose(BUDGET, head_tree(70, 71, 72))
+        for session in (alone, fused):
+            session.commit(int32(token))
+        expected, found = alone.propose(BUDGET), fused.propose(BUDGET)
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.prob.tolist() == expected.prob.tolist()
+
+
+def test_a_copy_is_followed_though_the_head_drafted_the_last_accepted_token():
+    """The place that was copied from up to there stays known, and is still the likeliest once the copy is resumed."""
+    copied = list(range(1, 30))
+    prompt = int32(*copied, 90, *copied[:6])
+    alone, fused = (TreeDrafter().begin(DraftRequest(prompt=prompt)) for _ in range(2))
+    for session, extra in ((alone, None), (fused, head_tree(7, 8, 60))):
+        session.propose(BUDGET)
+        session.propose(BUDGET, extra)
+        session.commit(int32(7, 8, 60, 61))
+    expected, found = alone.propose(BUDGET), fused.propose(BUDGET)
+    assert len(expected)
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    assert found.prob.tolist() == expected.prob.tolist()
+
+
 def test_a_copy_continues_a_leaf_of_the_head():
     """Nothing follows the last token anywhere, but what the head proposes has been continued before."""
     grafted = 0
@@ -143,6 +182,31 @@ def test_a_copy_continues_a_leaf_of_the_head():
             assert [Source(source) for source in tree.source[path]] == [Source.EAGLE3, Source.REQUEST, Source.REQUEST]
             grafted += 1
     assert grafted >= 3
+
+
+def test_a_head_that_is_sure_but_wrong_is_soon_left_alone():
+    """What counts is what it brought, not what it promised."""
+    session = drafter().begin(DraftRequest(prompt=int32(3, 5, 7)))
+    session.read(0, streams(3))
+    session._head.draft = lambda _: head_tree(1, 2)
+    cost = np.linspace(1, 3, 9, dtype=np.float32)
+    asked = 0
+    for step in range(40):
+        session.commit(int32(8 + step % 30))
+        session.read(3 + step, streams(1, seed=step))
+        tree = session.propose(Budget(max_nodes=8, max_depth=4, cost=cost))
+        asked += session._drafted is not None
+        session._pass_seconds = 0.05
+        assert len(tree) or session._drafted is None
+    assert asked <= 20
+
+
+def test_where_only_sure_paths_are_wanted_the_head_is_not_asked():
+    session = drafter().begin(DraftRequest(prompt=int32(3, 5, 7)))
+    session.read(0, streams(3))
+    session.commit(int32(9))
+    assert len(session.propose(replace(BUDGET, min_path_prob=0.5))) == 0
+    assert session._drafted is None
 
 
 def test_receipt_counts_what_was_proposed_and_what_was_accepted():

@@ -59,9 +59,7 @@ class Eagle3Drafter:
             self._native = NativeHead(head, self._embedding, threads)
 
     @classmethod
-    def load(
-        cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype, threads: int | None = None
-    ) -> Self:
+    def load(cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype, threads: int | None = None) -> Self:
         """Load the head in `folder` for a target.
 
         Args:

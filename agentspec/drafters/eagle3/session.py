@@ -30,7 +30,7 @@ class Growth:
         width: nodes of a level that are expanded further.
         children: likeliest next tokens taken of each expanded node.
         min_path_prob: nodes whose path is less likely are not drafted.
-        level_gain: expected accepted tokens that one more level must promise, where the caller does not say.
+        level_gain: see `Eagle3Session.draft`, where the caller does not say.
     """
 
     depth: int = 5
@@ -78,6 +78,11 @@ class _GrowingTree:
                 self._paths.append(reach * share)
         fresh = range(first, len(self.tokens))
         return sorted(fresh, key=lambda node: -self._paths[node])[: self._growth.width]
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens that a verify step over the tree emits on average, the bonus token among them."""
+        return 1.0 + sum(self._paths)
 
     def promise(self, nodes: list[int]) -> float:
         """Expected accepted tokens among `nodes`, and the most that their children can bring."""
@@ -140,8 +145,8 @@ class Eagle3Session:
         """The head's tree after the last token read; empty before the first `read`.
 
         Args:
-            level_gain: accepted tokens that one more level must promise: the time of a pass of the head in steps of
-                the target; None: `Growth.level_gain`.
+            level_gain: accepted tokens that a pass of the head must promise for each token that the step emits
+                without it: the time of a pass in steps; None: `Growth.level_gain`.
         """
         gain = self._growth.level_gain if level_gain is None else level_gain
         tree = _GrowingTree(self._growth)
@@ -155,7 +160,7 @@ class Eagle3Session:
         visible = torch.zeros(growth.slots, growth.slots, dtype=torch.bool)
         for level in range(growth.depth):
             nodes = tree.add_level(expanded, *self._runner.likeliest(logits, growth.children))
-            if level + 1 == growth.depth or not nodes or tree.promise(nodes) < gain:
+            if level + 1 == growth.depth or not nodes or tree.promise(nodes) < gain * tree.expected_tokens:
                 break
             start, stop = len(slot_of), len(slot_of) + len(nodes)
             for slot, node in enumerate(nodes, start):

@@ -23,29 +23,33 @@ const FlatTree& Session::propose(const BudgetBounds& bounds, const ExtraTree& ex
     tree_ = &builder_.build(sources_, situation_, bounds, extra);
   } while (sources_.drop_damaged());  // what was read from a damaged file is not drafted
   for (const std::uint8_t source : tree_->source) ++counts_.drafted[source];
+  // Another drafter's nodes would teach the ranker that copies go well, or badly, in places that it never spoke of.
+  if (extra.tokens.empty()) known_ = *tree_;
   return *tree_;
 }
 
-std::span<const std::int32_t> Session::accepted_path(std::span<const Token> tokens) {
+std::span<const std::int32_t> Session::accepted_path(const FlatTree& tree, std::span<const Token> tokens) {
   path_.clear();
   std::int32_t parent = kRoot;
-  const auto size = static_cast<std::int32_t>(tree_->tokens.size());
+  const auto size = static_cast<std::int32_t>(tree.tokens.size());
   for (std::int32_t node = 0; node < size && path_.size() < tokens.size(); ++node) {
-    if (tree_->parents[node] != parent || tree_->tokens[node] != tokens[path_.size()]) continue;
+    if (tree.parents[node] != parent || tree.tokens[node] != tokens[path_.size()]) continue;
     path_.push_back(node);
     parent = node;
   }
   return path_;
 }
 
-void Session::learn(std::span<const std::int32_t> path, bool accepted_whole) {
+void Session::learn(std::span<const Token> tokens) {
+  const std::span<const std::int32_t> path = accepted_path(known_, tokens);
+  const bool accepted_whole = path.size() == tokens.size();
   // Every drafted child of a node on the accepted path was judged: it was right or wrong.
   const auto on_path = [&](std::int32_t node) { return std::binary_search(path.begin(), path.end(), node); };
   float error = 0;
   bool judged = false;
-  for (std::int32_t node = 0; node < static_cast<std::int32_t>(tree_->tokens.size()); ++node) {
-    if (tree_->parents[node] != kRoot && !on_path(tree_->parents[node])) continue;
-    error += (on_path(node) ? 1.0f : 0.0f) - tree_->prob[node];
+  for (std::int32_t node = 0; node < static_cast<std::int32_t>(known_.tokens.size()); ++node) {
+    if (known_.parents[node] != kRoot && !on_path(known_.parents[node])) continue;
+    error += (on_path(node) ? 1.0f : 0.0f) - known_.prob[node];
     judged = true;
   }
   if (!judged) return;
@@ -57,6 +61,8 @@ void Session::learn(std::span<const std::int32_t> path, bool accepted_whole) {
 }
 
 void Session::follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens) {
+  // Nodes of another drafter have no place that they were copied from; what led to them may have.
+  while (!path.empty() && builder_.support(path.back()).empty()) path = path.first(path.size() - 1);
   if (path.empty()) return;
   const std::span<const Candidate> support = builder_.support(path.back());
   std::vector<Candidate> heaviest(support.begin(), support.end());
@@ -78,11 +84,11 @@ void Session::follow_copies(std::span<const std::int32_t> path, std::span<const 
 void Session::commit(std::span<const Token> tokens) {
   if (tokens.empty()) return;
   ++counts_.steps;
+  if (tree_ != nullptr) learn(tokens);
   std::span<const std::int32_t> path;
   if (tree_ != nullptr) {
-    path = accepted_path(tokens);
+    path = accepted_path(*tree_, tokens);
     for (const std::int32_t node : path) ++counts_.accepted[tree_->source[node]];
-    learn(path, path.size() == tokens.size());
   }
   sources_.commit(tokens);
   if (tree_ != nullptr) follow_copies(path, tokens);

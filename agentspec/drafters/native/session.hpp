@@ -37,9 +37,9 @@ class Session {
   }
 
  private:
-  // Follows `tokens` down the last tree; returns the nodes that hold them.
-  std::span<const std::int32_t> accepted_path(std::span<const Token> tokens);
-  void learn(std::span<const std::int32_t> path, bool accepted_whole);
+  // Follows `tokens` down a tree; returns the nodes that hold them.
+  std::span<const std::int32_t> accepted_path(const FlatTree& tree, std::span<const Token> tokens);
+  void learn(std::span<const Token> tokens);
   void follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens);
 
   std::shared_ptr<const Ranker> ranker_;
@@ -48,6 +48,7 @@ class Session {
   Situation situation_;
   Counts counts_;
   const FlatTree* tree_ = nullptr;  // the last proposal, until its verdict
+  FlatTree known_;                  // the last one of ours alone, which the ranker's verdicts are about
   std::vector<std::int32_t> path_;
 };
 

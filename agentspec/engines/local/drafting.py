@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,7 @@ class ChoiceDrafting:
         self._vocab_size = vocab_size
         self._session: DraftSession | None = None
         self._governor = Governor()
+        self._least_path_probability = 0.0
         self._proposed = 0.0
         self._step: tuple[float, float] | None = None
 
@@ -57,7 +59,9 @@ class ChoiceDrafting:
 
     def wants_draft(self) -> bool:
         """Whether the next step should draft. Ask once per step."""
-        return self._session is not None and self._governor.allows()
+        least = None if self._session is None else self._governor.least_path_probability()
+        self._least_path_probability = least or 0.0
+        return least is not None
 
     def skip(self) -> None:
         """Decode the next step plainly."""
@@ -68,6 +72,7 @@ class ChoiceDrafting:
         """Set `tree` to the session's draft."""
         self.skip()
         before = self.seconds
+        budget = replace(budget, min_path_prob=max(budget.min_path_prob, self._least_path_probability))
         with self._guarded():
             assert self._session is not None
             tree = self._session.propose(budget)

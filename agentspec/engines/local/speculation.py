@@ -82,26 +82,33 @@ class Governor:
     """Suspends drafting for a sequence while it costs more than it brings.
 
     Every step with a draft is compared with plain steps that would have emitted as many tokens. When the running
-    balance is negative, the next steps are plain; the pause doubles each time drafting fails again.
+    balance is negative, drafting pauses; the pause doubles each time drafting fails again. Paused, a sequence verifies
+    only what is likelier right than wrong, since a copy may begin at any token; the pause ends when that pays, and
+    admits nothing more when it fails as well.
     """
 
     _FORGETTING = 0.2
     _TRIAL_STEPS = 4
     _FIRST_PAUSE = 8
     _LONGEST_PAUSE = 256
+    _SURE = 0.5
+    _TOLERATED = 0.5
+    """Plain steps that sure drafts may lose in one pause."""
 
     def __init__(self) -> None:
         self._balance = 0.0
         self._trial = 0
         self._pause = self._FIRST_PAUSE
-        self._plain_left = 0
+        self._paused_steps = 0
+        self._lost = 0.0
 
-    def allows(self) -> bool:
-        """Whether the next step may draft; counts down the pause, so ask once per step."""
-        if self._plain_left == 0:
-            return True
-        self._plain_left -= 1
-        return False
+    def least_path_probability(self) -> float | None:
+        """How likely the paths of the next draft must be; None: do not draft. Counts down, so ask once per step."""
+        if self._paused_steps == 0:
+            self._lost = 0.0
+            return 0.0
+        self._paused_steps -= 1
+        return self._SURE if self._lost < self._TOLERATED else None
 
     def observe(self, tokens: int, seconds: float, plain_seconds: float) -> None:
         """Learn from a step with a draft.
@@ -112,14 +119,28 @@ class Governor:
             plain_seconds: that one plain step would have taken.
         """
         gain = tokens - seconds / plain_seconds
+        if self._paused_steps:
+            self._observe_paused(gain)
+            return
         self._balance += self._FORGETTING * (gain - self._balance)
         self._trial += 1
         if self._trial < self._TRIAL_STEPS:
             return
         if self._balance < 0:
-            self._plain_left = self._pause
-            self._pause = min(2 * self._pause, self._LONGEST_PAUSE)
+            self._paused_steps = self._pause
+            self._lengthen()
             self._balance = 0.0
             self._trial = 0
         else:
             self._pause = self._FIRST_PAUSE
+
+    def _observe_paused(self, gain: float) -> None:
+        if gain > 0:
+            self._paused_steps = 0
+            return
+        self._lost -= gain
+        if self._lost >= self._TOLERATED:
+            self._lengthen()
+
+    def _lengthen(self) -> None:
+        self._pause = min(2 * self._pause, self._LONGEST_PAUSE)

@@ -17,7 +17,7 @@ def drafting_steps(governor, steps, tokens, seconds):
     """How many of `steps` drafted, when each draft brings so much in that time and a plain step takes one second."""
     drafted = 0
     for _ in range(steps):
-        if governor.allows():
+        if governor.least_path_probability() is not None:
             drafted += 1
             governor.observe(tokens, seconds, 1.0)
     return drafted
@@ -42,8 +42,38 @@ def test_drafting_is_taken_up_again_when_it_pays():
 def test_one_bad_step_among_good_ones_is_forgiven():
     governor = Governor()
     for step in range(100):
-        assert governor.allows()
+        assert governor.least_path_probability() == 0
         governor.observe(1 if step % 4 == 3 else 4, 1.5, 1.0)
+
+
+def test_a_copy_that_begins_in_a_pause_is_drafted():
+    governor = Governor()
+    while not governor.least_path_probability():
+        governor.observe(tokens=1, seconds=1.5, plain_seconds=1.0)
+    governor.observe(tokens=8, seconds=1.5, plain_seconds=1.0)
+    assert governor.least_path_probability() == 0
+
+
+def test_a_pause_in_which_sure_drafts_fail_admits_nothing():
+    governor = Governor()
+    asked = [governor.least_path_probability()]
+    while asked[-1] is not None:
+        governor.observe(tokens=1, seconds=1.25, plain_seconds=1.0)
+        asked.append(governor.least_path_probability())
+    assert asked == [0.0] * 4 + [0.5] * 2 + [None]
+
+
+def test_drafts_of_a_paused_sequence_are_likelier_right_than_wrong():
+    bounds = []
+    script = ScriptedDrafter(lambda _, budget: bounds.append(budget.min_path_prob) or tree_from_edges([(ROOT, 1, 0)]))
+    drafting = ChoiceDrafting("r/0", vocab_size=100)
+    drafting.begin(script, DraftRequest(np.array([1], np.int32)))
+    for _ in range(5):
+        assert drafting.wants_draft()
+        drafting.propose(Budget(max_nodes=8, max_depth=4, min_path_prob=0.02))
+        drafting.step_cost(seconds=3.0, plain_seconds=1.0)
+        drafting.commit([7])
+    assert bounds == [0.02] * 4 + [0.5]
 
 
 def test_the_curve_is_the_cost_of_a_whole_batch_that_drafts():

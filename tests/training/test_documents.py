@@ -8,9 +8,7 @@ import agentspec.drafters
 from agentspec.training.data import NEVER, DataPlan
 from agentspec.training.documents import EXCERPT_CHARACTERS, FENCE, LONGEST_LINE, documents
 
-FILES = [
-    file for file in sorted(Path(agentspec.drafters.__file__).parent.rglob("*.py")) if FENCE not in file.read_text()
-]
+FILES = [file for file in SOURCES if FENCE not in file.read_text()]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import agentspec.drafters
 from agentspec.training.data import NEVER, DataPlan
 from agentspec.training.documents import EXCERPT_CHARACTERS, FENCE, LONGEST_LINE, documents
 
+SOURCES = sorted(Path(agentspec.drafters.__file__).parent.rglob("*.py"))
 FILES = [file for file in SOURCES if FENCE not in file.read_text()]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -60,6 +60,7 @@ def test_pieces_make_the_tokens_of_the_whole(codec: CountingCodec, file: Path) -
     assert spell(codec, text) == codec.encode(escaped(text))
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("ab1 _.\n\t\"\\'({é日")))
 def test_pieces_make_the_text_of_the_whole(text: str) -> None:
     codec = trained_once()

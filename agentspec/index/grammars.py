@@ -10,6 +10,9 @@ from agentspec.index.segment import DefinitionKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_FIRST_LINE_CHARACTERS = 200
+"""More of a first line is not looked at."""
+
 _FUNCTION = DefinitionKind.FUNCTION
 _METHOD = DefinitionKind.METHOD
 _CLASS = DefinitionKind.CLASS
@@ -300,6 +303,11 @@ GRAMMARS = (
         identifiers=("(class_name)", "(id_name)", "(tag_name)", "(property_name)", "(function_name)"),
     ),
 )
+
+
+def grammar_in(path: str, text: str) -> Grammar | None:
+    """The language of a file with this text, see `grammar_of`."""
+    return grammar_of(path, text[:_FIRST_LINE_CHARACTERS].partition("\n")[0])
 
 
 def grammar_of(path: str, first_line: str) -> Grammar | None:

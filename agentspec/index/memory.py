@@ -76,7 +76,7 @@ class Remembered:
 
     Attributes:
         status: of the file when it was read.
-        verdict: blob id of its bytes, or why it is left out.
+        verdict: the index's name for its content (`document_id`), or why it is left out.
     """
 
     status: FileStatus

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentspec.index.grammars import grammar_in
 from agentspec.index.memory import FileStatus, Remembered
 from agentspec.index.rules import Reason, read_text, refuse_path
 from agentspec.index.walk import list_files
@@ -17,6 +18,8 @@ from agentspec.index.walk import list_files
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from agentspec.index.grammars import Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class FoundFile:
     Attributes:
         path: relative to the repository, `/` between its parts, as bytes.
         status: what the file system says of it; None for a file that is left out without looking into it.
-        verdict: blob id of its bytes, why it is left out, or None when it has to be read first.
+        verdict: `document_id` of its content, why it is left out, or None when it has to be read first.
     """
 
     path: bytes
@@ -39,7 +42,7 @@ class FileText:
     """A file that was read.
 
     Attributes:
-        blob: git blob id of its bytes as they are in the work tree.
+        blob: `document_id` of its bytes as they are in the work tree.
         text: what is to be tokenised.
     """
 
@@ -84,7 +87,9 @@ class Scanner:
         if len(content) > self._max_file_bytes:
             return Reason.TOO_LARGE
         text = read_text(content)
-        return text if isinstance(text, Reason) else FileText(blob_id(content), text)
+        if isinstance(text, Reason):
+            return text
+        return FileText(document_id(content, grammar_in(os.fsdecode(path), text)), text)
 
     def worth_remembering(self, files: Mapping[bytes, Remembered]) -> dict[bytes, Remembered]:
         """Those files whose next change will show in their status."""
@@ -133,6 +138,17 @@ class Scanner:
 
     def _full(self, path: bytes) -> bytes:
         return self._base + b"/" + path
+
+
+def document_id(content: bytes, grammar: Grammar | None) -> bytes:
+    """The 20 bytes by which the index knows a file's content: its blob id, with the language that its marks are of.
+
+    Files of equal content share a document, but not the marks of one language between files of several.
+    """
+    blob = blob_id(content)
+    if grammar is None:
+        return blob
+    return hashlib.sha1(blob + grammar.language.encode(), usedforsecurity=False).digest()
 
 
 def blob_id(content: bytes) -> bytes:

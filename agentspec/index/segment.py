@@ -93,7 +93,7 @@ class IndexedDocument:
     """One file, ready for a segment.
 
     Attributes:
-        blob: 20 bytes, git blob id of the file's bytes.
+        blob: 20 bytes, names the file's content and language, see `agentspec.index.scan.document_id`.
         tokens: `int32[L]`, the whole file.
         identifiers: `bool[L]`, tokens inside identifier leaves of the syntax tree.
         definitions: definitions found in it, in any order.

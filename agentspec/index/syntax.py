@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from tree_sitter import Language, Parser, Query, QueryCursor
 
-from agentspec.index.grammars import GRAMMARS, Grammar, grammar_of
+from agentspec.index.grammars import GRAMMARS, Grammar, grammar_in
 from agentspec.index.segment import DefinitionKind, DefinitionMark
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from agentspec.index.tokenizer import TokenizedText
 
-_MARKS_FORMAT = "1"
+_MARKS_FORMAT = "2"
 
 _MAX_PARSE_SECONDS = 2.0
 """A file that takes longer to parse is indexed without marks."""
@@ -74,7 +74,7 @@ class SyntaxMarker:
             tokenized: its tokens.
         """
         nothing = Marks(np.zeros(len(tokenized.tokens), np.bool_), ())
-        grammar = grammar_of(path, text[:200].partition("\n")[0])
+        grammar = grammar_in(path, text)
         if grammar is None:
             return nothing
         try:

@@ -147,6 +147,25 @@ def test_equal_files_are_stored_once(repository: Path, tokenizer: IndexTokenizer
     assert len(texts_of(repository, tokenizer, options)) == 7
 
 
+@pytest.mark.parametrize("other", ["a.unknown", "a.rb"])
+@pytest.mark.parametrize("together", [True, False])
+def test_equal_files_in_other_languages_have_marks_of_their_own(
+    other: str, together: bool, repository: Path, tokenizer: IndexTokenizer, options: BuildOptions
+) -> None:
+    """`a.` sorts before `alpha.py`, and without `together` it is even indexed in an earlier run."""
+    (repository / other).write_text((repository / "alpha.py").read_text())
+    (repository / "alpha.py").rename(repository.parent / "kept")
+    if not together:
+        build_index(repository, tokenizer, options)
+    (repository.parent / "kept").rename(repository / "alpha.py")
+    build_index(repository, tokenizer, options)
+    snapshot = snapshot_of(repository, tokenizer, options)
+    assert [found.name for found in snapshot.definitions_in("alpha.py")] == ["Alpha", "first", "second"]
+    assert {found.path for found in snapshot.definitions("second")} == {"alpha.py"}
+    marked = {found.path: bool(snapshot.identifiers(found).any()) for found in snapshot.documents()}
+    assert marked == {"alpha.py": True, "beta.js": True, other: other == "a.rb"}
+
+
 def test_secrets_are_nowhere_in_the_store(repository: Path, tokenizer: IndexTokenizer, options: BuildOptions) -> None:
     word = "correcthorsebatterystaple"
     planted = [".env", ".env.local", "id_rsa", "server.pem", "deploy/prod.key", "notes.txt"]

@@ -42,7 +42,7 @@ static_assert(sizeof(SegmentHeader) == 64);
 struct DocumentEntry {
   std::uint32_t start;
   std::uint32_t length;
-  std::array<std::uint8_t, 20> blob;  // git blob id of the file's bytes
+  std::array<std::uint8_t, 20> blob;  // names the file's content and language
 };
 static_assert(sizeof(DocumentEntry) == 28);
 

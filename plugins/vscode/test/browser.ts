@@ -1,0 +1,221 @@
+/**
+ * The extension in a real VS Code: code-server with Chromium in front of it, and a server that answers by a script.
+ *
+ * Environment: AGENTSPEC_URL, CODE_SERVER (its entry.js), VSIX, CHROMIUM, FOLDER (a workspace with calculator.py),
+ * SCREENSHOTS (optional). Prints one line for each thing seen; exits with 1 at the first that is not.
+ */
+
+import assert from "node:assert/strict";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import * as path from "node:path";
+import { chromium, type Page } from "playwright-core";
+
+const PATIENCE_MILLISECONDS = 120_000;
+const FILE = "calculator.py";
+
+function required(name: string): string {
+  const value = process.env[name];
+  if (!value) throw new Error(`set ${name}`);
+  return value;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+/** A VS Code with the extension and settings of its own. */
+class CodeServer {
+  readonly data = mkdtempSync(path.join(tmpdir(), "agentspec-vscode-"));
+  private process: ChildProcess | undefined;
+
+  constructor(private readonly entry: string) {
+    mkdirSync(path.join(this.data, "User"), { recursive: true });
+    const settings = {
+      "agentspec.url": required("AGENTSPEC_URL"),
+      "security.workspace.trust.enabled": false,
+      "telemetry.telemetryLevel": "off",
+      "workbench.startupEditor": "none",
+      "workbench.secondarySideBar.defaultVisibility": "hidden",
+      "chat.disableAIFeatures": true,
+      "editor.accessibilitySupport": "off",
+      "editor.minimap.enabled": false,
+      "extensions.ignoreRecommendations": true,
+      "files.autoSave": "afterDelay",
+      "files.autoSaveDelay": 200,
+    };
+    writeFileSync(path.join(this.data, "User", "settings.json"), JSON.stringify(settings));
+  }
+
+  private get flags(): string[] {
+    return ["--user-data-dir", this.data, "--extensions-dir", path.join(this.data, "extensions")];
+  }
+
+  install(vsix: string): void {
+    execFileSync(process.execPath, [this.entry, ...this.flags, "--install-extension", vsix], { stdio: "pipe" });
+  }
+
+  async start(): Promise<string> {
+    const port = await freePort();
+    const flags = ["--auth", "none", "--bind-addr", `127.0.0.1:${port}`, "--disable-telemetry", "--disable-update-check"];
+    this.process = spawn(process.execPath, [this.entry, ...this.flags, ...flags], { stdio: "ignore" });
+    const url = `http://127.0.0.1:${port}`;
+    const deadline = Date.now() + PATIENCE_MILLISECONDS;
+    while (!(await fetch(`${url}/healthz`).catch(() => undefined))?.ok) {
+      assert.ok(Date.now() < deadline, "code-server did not start");
+      await new Promise((resolve) => setTimeout(resolve, 200));
+    }
+    return url;
+  }
+
+  stop(): void {
+    this.process?.kill();
+    rmSync(this.data, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+  }
+}
+
+/** What a person does in a window of VS Code. */
+class Window {
+  private pictures = 0;
+
+  constructor(
+    private readonly page: Page,
+    private readonly folder: string,
+  ) {}
+
+  async palette(command: string): Promise<void> {
+    await this.page.keyboard.press("F1");
+    await this.page.locator(".quick-input-widget input").first().fill(`>${command}`);
+    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: command }).first().click();
+  }
+
+  async answer(text: string): Promise<void> {
+    const input = this.page.locator(".quick-input-widget input").first();
+    await input.waitFor();
+    await input.fill(text);
+    await this.page.keyboard.press("Enter");
+  }
+
+  async open(file: string): Promise<void> {
+    await this.page.keyboard.press("Control+p");
+    await this.page.locator(".quick-input-widget input").first().fill(file);
+    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: file }).first().click();
+    await this.page.locator(".monaco-editor .view-lines").first().click();
+  }
+
+  /** Wait until the file on disk is as expected. */
+  async saved(expected: (text: string) => boolean): Promise<string> {
+    const deadline = Date.now() + PATIENCE_MILLISECONDS;
+    for (;;) {
+      const text = readFileSync(path.join(this.folder, FILE), "utf8");
+      if (expected(text)) return text;
+      assert.ok(Date.now() < deadline, `the file is\n${text}`);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+
+  async saw(what: string): Promise<void> {
+    console.log(`saw: ${what}`);
+    const folder = process.env.SCREENSHOTS;
+    const name = `${++this.pictures}-${what.replace(/\W+/g, "-")}.png`;
+    if (folder) await this.page.screenshot({ path: path.join(folder, name) });
+  }
+}
+
+async function look(page: Page, code: CodeServer, folder: string): Promise<void> {
+  const window = new Window(page, folder);
+  const status = page.locator(".statusbar-item", { hasText: "agentspec" });
+  await page.locator(".statusbar-item", { hasText: /agentspec/ }).waitFor();
+  await window.open(FILE);
+  await window.saw("the status bar");
+
+  await page.keyboard.press("Control+End");
+  await page.keyboard.type("\n\ndef total(a, b):\n", { delay: 20 });
+  const ghost = page.locator("[class*=ghost-text]", { hasText: "return a + b" }).first();
+  await ghost.waitFor();
+  await window.saw("a suggestion");
+  await page.keyboard.type("return", { delay: 20 });
+  await page.locator("[class*=ghost-text]", { hasText: "a + b" }).first().waitFor();
+  await page.keyboard.press("Tab");
+  const completed = await window.saved((text) => text.trimEnd().endsWith("return a + b"));
+  assert.match(completed, /def total\(a, b\):\n {4}return a \+ b\s*$/);
+  await window.saw("the suggestion accepted");
+
+  await window.palette("agentspec: Edit with agentspec");
+  await window.answer("Make add return the sum of its arguments");
+  await page.locator(".diff-editor, .monaco-diff-editor").first().waitFor();
+  const apply = page.locator(".notification-toast .monaco-button", { hasText: "Apply" });
+  await apply.waitFor();
+  await window.saw("the edit as a diff");
+  assert.ok(readFileSync(path.join(folder, FILE), "utf8").includes("a - b"), "nothing changes before the user agrees");
+  await apply.click();
+  await window.saved((text) => !text.includes("a - b") && text.includes("return a + b"));
+  await page.locator(".monaco-diff-editor").waitFor({ state: "detached" });
+  await window.saw("the edit applied");
+
+  await page.keyboard.press("Control+z");
+  await window.saved((text) => text.includes("a - b"));
+  await window.saw("the edit undone in one step");
+
+  await window.palette("agentspec: Edit with agentspec");
+  await window.answer("Make add return the sum of its arguments");
+  const discard = page.locator(".notification-toast .monaco-button", { hasText: "Discard" });
+  await discard.click();
+  await page.locator(".monaco-diff-editor").waitFor({ state: "detached" });
+  assert.ok(readFileSync(path.join(folder, FILE), "utf8").includes("a - b"));
+  await window.saw("the edit discarded");
+
+  await status.filter({ hasText: "drafted" }).waitFor();
+  await window.saw("acceptance in the status bar");
+
+  await window.palette("agentspec: Add the model to VS Code's chat");
+  const entries = path.join(code.data, "User", "chatLanguageModels.json");
+  const deadline = Date.now() + PATIENCE_MILLISECONDS;
+  let text = "";
+  while (!text) {
+    assert.ok(Date.now() < deadline, "no model entry was written");
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    text = (() => {
+      try {
+        return readFileSync(entries, "utf8");
+      } catch {
+        return "";
+      }
+    })();
+  }
+  assert.equal(JSON.parse(text)[0].models[0].url, `${required("AGENTSPEC_URL")}/v1/chat/completions`);
+  await window.saw("the model entry");
+}
+
+async function main(): Promise<void> {
+  const folder = required("FOLDER");
+  const code = new CodeServer(required("CODE_SERVER"));
+  const browser = await chromium.launch({ executablePath: required("CHROMIUM"), args: ["--no-sandbox"] });
+  try {
+    code.install(required("VSIX"));
+    const url = await code.start();
+    const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
+    page.setDefaultTimeout(PATIENCE_MILLISECONDS);
+    await page.goto(`${url}/?folder=${encodeURIComponent(folder)}`);
+    try {
+      await look(page, code, folder);
+    } catch (error) {
+      if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "failed.png") });
+      throw error;
+    }
+  } finally {
+    await browser.close();
+    code.stop();
+  }
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

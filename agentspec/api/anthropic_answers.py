@@ -29,13 +29,20 @@ def whole_message(choice: Choice, call_id: str, model: str, with_receipt: bool) 
         role="assistant",
         model=model,
         content=list(_blocks(choice)),
-        stop_reason=STOP_REASONS[choice.finish_reason],
-        stop_sequence=None,
+        stop_reason=_stop_reason(choice),
+        stop_sequence=choice.stop_sequence,
         usage=AnthropicUsage.of(choice.receipt),
     )
     if with_receipt:
         answer.agentspec = ReceiptField.of([choice.receipt])
     return answer
+
+
+def _stop_reason(ended: Choice | Chunk) -> str:
+    """Why an answer ended, in Anthropic's words."""
+    if ended.stop_sequence is not None:
+        return "stop_sequence"
+    return STOP_REASONS[ended.finish_reason or "stop"]
 
 
 def _blocks(choice: Choice) -> Iterator[dict[str, Any]]:
@@ -130,7 +137,7 @@ class MessageStream:
             yield from self._close()
             receipt = chunk.receipt or Receipt()
             extra = {"agentspec": ReceiptField.of([receipt]).model_dump()} if self._with_receipt else {}
-            delta = {"stop_reason": STOP_REASONS[chunk.finish_reason], "stop_sequence": None}
+            delta = {"stop_reason": _stop_reason(chunk), "stop_sequence": chunk.stop_sequence}
             yield _event("message_delta", delta=delta, usage=AnthropicUsage.of(receipt).model_dump(), **extra)
             yield _event("message_stop")
 

@@ -30,6 +30,7 @@ class Choice:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason = "stop"
+    stop_sequence: str | None = None
     receipt: Receipt = field(default_factory=Receipt)
 
     def add(self, chunk: Chunk) -> None:
@@ -42,6 +43,7 @@ class Choice:
             _merge_tool_call(self.tool_calls, delta)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+            self.stop_sequence = chunk.stop_sequence
         if chunk.receipt is not None:
             self.receipt = chunk.receipt
 

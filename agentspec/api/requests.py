@@ -33,11 +33,12 @@ def engine_requests(
 
     Raises:
         NotFoundError: the repository is not registered by this caller.
+        InvalidRequestError: the form of the answer is not complete, or the choice of tools fits none that is offered.
     """
     repository = None
     if fields.repository is not None:
         repository = services.repositories.find(fields.repository, caller).id
-    return [
+    requests = [
         GenerationRequest(
             id=f"{call_id}-{position}",
             prompt=prompt,
@@ -47,6 +48,10 @@ def engine_requests(
             edited_path=fields.edited_path,
             prediction=fields.prediction.text() if fields.prediction is not None else None,
             speculation=fields.speculation,
+            output_format=fields.output_format,
+            tool_choice=fields.tool_policy,
         )
         for position, prompt in enumerate(prompts)
     ]
+    requests[0].callable_tools()
+    return requests

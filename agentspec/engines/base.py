@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from agentspec.errors import EngineUnavailableError
+from agentspec.errors import EngineUnavailableError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -73,6 +73,34 @@ Prompt = str | ChatPrompt | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """The form that the text of an answer must have.
+
+    Attributes:
+        kind: any JSON object, JSON that fits a schema, or text that a regular expression matches.
+        definition: the schema as JSON text, or the expression; empty for any object.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex"]
+    definition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """How the offered tools may be called.
+
+    Attributes:
+        required: at least one must be called, and nothing else may be said.
+        names: those that may be called; empty: all.
+        parallel: whether one answer may hold several calls.
+    """
+
+    required: bool = False
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation, possibly of several choices.
 
@@ -85,6 +113,8 @@ class GenerationRequest:
         edited_path: path inside that repository of the file being edited, where the client knows it.
         prediction: the client's predicted output (OpenAI's `prediction`), as text.
         speculation: False forces plain decoding.
+        output_format: form of the answer's text; None: free.
+        tool_choice: how the tools of a `ChatPrompt` may be called.
     """
 
     id: str
@@ -95,6 +125,24 @@ class GenerationRequest:
     edited_path: str | None = None
     prediction: str | None = None
     speculation: bool = True
+    output_format: OutputFormat | None = None
+    tool_choice: ToolChoice = ToolChoice()
+
+    def callable_tools(self) -> list[Mapping[str, Any]]:
+        """Those of the offered tools that may be called.
+
+        Raises:
+            InvalidRequestError: a call is required and nothing can be called, or a tool is named that is not offered.
+        """
+        offered = list(self.prompt.tools or ()) if isinstance(self.prompt, ChatPrompt) else []
+        names = self.tool_choice.names
+        known = {tool["function"]["name"] for tool in offered}
+        for name in names:
+            if name not in known:
+                raise InvalidRequestError(f"tool_choice names '{name}', which is none of the tools", "tool_choice")
+        if self.tool_choice.required and not offered:
+            raise InvalidRequestError("tool_choice asks for a call, but there are no tools", "tool_choice")
+        return [tool for tool in offered if not names or tool["function"]["name"] in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +210,7 @@ class Chunk:
         receipt: set on the last chunk of the choice only.
         tool_calls: OpenAI tool-call deltas, for engines that parse them.
         reasoning: reasoning text delta, for engines that separate it.
+        stop_sequence: on the last chunk, the stop string that ended the choice, if one did.
     """
 
     index: int = 0
@@ -172,6 +221,7 @@ class Chunk:
     receipt: Receipt | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     reasoning: str = ""
+    stop_sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

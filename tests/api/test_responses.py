@@ -246,7 +246,7 @@ def test_failed_streams_end_with_a_failed_response(sdk: openai.OpenAI, engine: S
         ({"input": [{"type": "local_shell_call"}]}, "input.0.type"),
         ({"input": [5]}, None),
         ({"input": "x", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "x", "text": {"format": {"type": "json_object"}}}, "response_format"),
+        ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "response_format.json_schema"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "x", "background": True, "stream": True}, "background"),
     ],

@@ -7,8 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from agentspec.api.schemas.chat import ChatCompletionRequest, FunctionCall, FunctionDefinition, Message, Tool, ToolCall
-from agentspec.api.schemas.common import AgentspecOptions, Prediction, RequestModel, StopString, TokenCount
+from agentspec.api.schemas.chat import ChatCompletionRequest, Message
+from agentspec.api.schemas.common import (
+    AgentspecOptions,
+    Prediction,
+    RequestModel,
+    ResponseFormat,
+    StopString,
+    TokenCount,
+)
+from agentspec.api.schemas.tools import FunctionCall, FunctionDefinition, Tool, ToolCall, ToolChoiceObject
 from agentspec.api.schemas.usage import ReceiptField
 from agentspec.engines.base import FinishReason, Receipt
 from agentspec.errors import InvalidRequestError
@@ -87,6 +95,20 @@ class ToolChoice(RequestModel):
     """Whether tools may be called."""
 
     type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    def as_chat(self) -> Literal["none", "auto", "required"] | ToolChoiceObject:
+        """The same choice in the terms of chat completions."""
+        if self.type == "tool":
+            return ToolChoiceObject(type="function", name=self.name)
+        return "required" if self.type == "any" else self.type
+
+
+class OutputConfig(RequestModel):
+    """The form of the answer."""
+
+    format: ResponseFormat | None = None
 
 
 class CountTokensRequest(RequestModel):
@@ -113,8 +135,6 @@ class CountTokensRequest(RequestModel):
         """The tools as functions; those that Anthropic's servers would run are left out."""
         if self.tool_choice is not None and self.tool_choice.type == "none":
             return None
-        if self.tool_choice is not None and self.tool_choice.type != "auto":
-            raise InvalidRequestError("only tool_choice 'auto' and 'none' are supported", "tool_choice")
         return [
             Tool(
                 type="function",
@@ -139,6 +159,7 @@ class MessagesRequest(CountTokensRequest):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     metadata: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
     prediction: Prediction | None = None
     repository: str | None = None
     edited_path: str | None = None
@@ -153,7 +174,10 @@ class MessagesRequest(CountTokensRequest):
         return ChatCompletionRequest(
             model=self.model,
             messages=self.conversation(),
-            tools=self.offered_tools(),
+            tools=[*(self.offered_tools() or ())],
+            tool_choice=None if self.tool_choice is None else self.tool_choice.as_chat(),
+            parallel_tool_calls=not (self.tool_choice and self.tool_choice.disable_parallel_tool_use),
+            response_format=None if self.output_config is None else self.output_config.format,
             max_tokens=self.max_tokens,
             stop=self.stop_sequences,
             stream=self.stream,

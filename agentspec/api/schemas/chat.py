@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentspec.api.schemas.common import GenerationFields, RequestModel, TextPart, TokenCount
+from agentspec.api.schemas.tools import OfferedTool, Tool, ToolCall, ToolChoiceObject
 from agentspec.api.schemas.usage import ReceiptField, Usage
-from agentspec.engines.base import ChatPrompt
+from agentspec.engines.base import ChatPrompt, ToolChoice
 from agentspec.errors import InvalidRequestError
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -41,21 +42,6 @@ class OtherPart(RequestModel):
     """A content part that this server cannot serve: images, audio, files."""
 
     type: Literal["image_url", "input_audio", "file", "refusal"]
-
-
-class FunctionCall(RequestModel):
-    """The function that an earlier turn called, with its arguments as JSON text."""
-
-    name: str
-    arguments: str = ""
-
-
-class ToolCall(RequestModel):
-    """A tool call of an earlier turn."""
-
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: FunctionCall
 
 
 class Message(RequestModel):
@@ -101,28 +87,6 @@ class Message(RequestModel):
         return "".join(texts)
 
 
-class FunctionDefinition(RequestModel):
-    """A function that the model may call."""
-
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(RequestModel):
-    """A tool offered to the model."""
-
-    type: Literal["function"]
-    function: FunctionDefinition
-
-
-class ResponseFormat(RequestModel):
-    """The form of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-
-
 class ChatCompletionRequest(GenerationFields):
     """A conversation to be continued."""
 
@@ -131,9 +95,9 @@ class ChatCompletionRequest(GenerationFields):
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
+    tools: list[OfferedTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoiceObject | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="variables of the chat template")
 
     def prompt(self) -> ChatPrompt:
@@ -142,19 +106,25 @@ class ChatCompletionRequest(GenerationFields):
         Raises:
             InvalidRequestError: it asks for something that cannot be done.
         """
-        if self.response_format is not None and self.response_format.type != "text":
-            raise InvalidRequestError(
-                f"response_format '{self.response_format.type}' is not supported yet; ask for the form in the prompt",
-                "response_format",
-            )
-        if self.tool_choice not in (None, "none", "auto"):
-            raise InvalidRequestError("only tool_choice 'none' and 'auto' are supported", "tool_choice")
         if misused := sorted(TEMPLATE_ARGUMENTS.intersection(self.chat_template_kwargs or {})):
             raise InvalidRequestError(
                 f"'{misused[0]}' is no variable of a chat template", f"chat_template_kwargs.{misused[0]}"
             )
-        offered = None if self.tool_choice == "none" else self.tools
+        tools = () if self.tool_choice == "none" else self.tools or ()
+        offered = [tool for tool in tools if isinstance(tool, Tool)]
         return chat_prompt(self.messages, offered, self.chat_template_kwargs)
+
+    @property
+    def tool_policy(self) -> ToolChoice:
+        """How the offered tools may be called.
+
+        Raises:
+            InvalidRequestError: the choice is not complete.
+        """
+        parallel = self.parallel_tool_calls is not False
+        if isinstance(self.tool_choice, ToolChoiceObject):
+            return self.tool_choice.policy(parallel=parallel)
+        return ToolChoice(required=self.tool_choice == "required", parallel=parallel)
 
     @property
     def limit(self) -> int | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import to_json
 
-from agentspec.engines.base import SamplingParams
+from agentspec.engines.base import OutputFormat, SamplingParams, ToolChoice
+from agentspec.errors import InvalidRequestError
 
 MAX_CHOICES = 128
 """Choices that one call may ask for, over all its prompts."""
@@ -64,6 +66,45 @@ class Prediction(RequestModel):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
+class JsonSchema(RequestModel):
+    """A schema with what OpenAI's API says of it."""
+
+    name: str | None = None
+    description: str | None = None
+    definition: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(JsonSchema):
+    """The form of the answer; a schema stands in `json_schema`, or beside the type as in the Responses API."""
+
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    json_schema: JsonSchema | None = None
+    pattern: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="expression of a `regex`")
+
+    def output_format(self, field: str) -> OutputFormat | None:
+        """The form for the engine; None: free text.
+
+        Args:
+            field: name of the field that holds this, for messages.
+
+        Raises:
+            InvalidRequestError: the schema or the expression is missing.
+        """
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return OutputFormat("json_object")
+        if self.type == "regex":
+            if self.pattern is None:
+                raise InvalidRequestError("a format of type 'regex' needs a pattern", f"{field}.pattern")
+            return OutputFormat("regex", self.pattern)
+        schema = self.definition if self.json_schema is None else self.json_schema.definition
+        if schema is None:
+            raise InvalidRequestError("a format of type 'json_schema' needs a schema", f"{field}.json_schema")
+        return OutputFormat("json_schema", to_json(schema).decode())
+
+
 class GenerationFields(RequestModel):
     """Fields of both generation endpoints. Those left out or null take the defaults of `SamplingParams`."""
 
@@ -91,6 +132,7 @@ class GenerationFields(RequestModel):
     prediction: Prediction | None = None
     repository: str | None = Field(default=None, description="id or path of a registered repository")
     edited_path: str | None = Field(default=None, description="file being edited, relative to the repository")
+    response_format: ResponseFormat | None = None
     agentspec: AgentspecOptions | None = None
 
     def sampling(self, logprobs: int | None, max_tokens: int | None) -> SamplingParams:
@@ -115,6 +157,20 @@ class GenerationFields(RequestModel):
             max_tokens=max_tokens,
             **{name: value for name, value in given.items() if value is not None},
         )
+
+    @property
+    def output_format(self) -> OutputFormat | None:
+        """The form of the answer.
+
+        Raises:
+            InvalidRequestError: it is not complete.
+        """
+        return None if self.response_format is None else self.response_format.output_format("response_format")
+
+    @property
+    def tool_policy(self) -> ToolChoice:
+        """How the offered tools may be called."""
+        return ToolChoice()
 
     @property
     def choices(self) -> int:

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from agentspec.api.schemas.chat import Message, Tool
+from agentspec.api.schemas.chat import Message
 from agentspec.api.schemas.common import RequestModel, TokenId
+from agentspec.api.schemas.tools import Tool
 
 
 class Model(BaseModel):

@@ -7,16 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter
 
-from agentspec.api.schemas.chat import (
-    ChatCompletionRequest,
-    FunctionCall,
-    FunctionDefinition,
-    Message,
-    ResponseFormat,
-    Tool,
-    ToolCall,
-)
-from agentspec.api.schemas.common import AgentspecOptions, Prediction, RequestModel, TokenCount
+from agentspec.api.schemas.chat import ChatCompletionRequest, Message
+from agentspec.api.schemas.common import AgentspecOptions, Prediction, RequestModel, ResponseFormat, TokenCount
+from agentspec.api.schemas.tools import FunctionCall, FunctionDefinition, Tool, ToolCall, ToolChoiceObject
 from agentspec.api.schemas.usage import ReceiptField
 from agentspec.errors import InvalidRequestError
 
@@ -136,7 +129,7 @@ class ResponsesRequest(RequestModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoiceObject | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     user: str | None = None
@@ -151,6 +144,18 @@ class ResponsesRequest(RequestModel):
         if isinstance(self.input, str):
             return [MessageItem(role="user", content=self.input)]
         return self.input
+
+    def text_format(self) -> dict[str, Any]:
+        """The form of the answer, as a response repeats it."""
+        if self.text is None or self.text.format is None:
+            return {"type": "text"}
+        return self.text.format.model_dump(exclude_none=True, by_alias=True)
+
+    def shown_tool_choice(self) -> str | dict[str, Any]:
+        """The choice of tools, as a response repeats it."""
+        if isinstance(self.tool_choice, ToolChoiceObject):
+            return self.tool_choice.model_dump(exclude_unset=True)
+        return self.tool_choice or "auto"
 
     def custom_tools(self) -> frozenset[str]:
         """Names of the tools that take free text."""
@@ -175,6 +180,7 @@ class ResponsesRequest(RequestModel):
             messages=messages,
             tools=[tool for given in self.tools or () if (tool := _offered(given)) is not None] or None,
             tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
             response_format=self.text.format if self.text is not None else None,
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,

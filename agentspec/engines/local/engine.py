@@ -17,6 +17,7 @@ from agentspec.engines.base import EngineStats, ModelInfo, served_model
 from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.events import Failure
+from agentspec.engines.local.grammar import Grammars
 from agentspec.engines.local.kv_cache import KVPool
 from agentspec.engines.local.limits import Limits
 from agentspec.engines.local.preparation import Preparation
@@ -132,6 +133,7 @@ class LocalEngine:
             limits=limits,
             caches=caches,
             speculation=engine.speculation,
+            grammars=Grammars(target.tokenizer.wrapped, model.vocab_size, model.eos_token_ids),
             repositories=self._repositories,
             processors=self._processors,
         )

@@ -9,6 +9,8 @@ import numpy as np
 import structlog
 
 from agentspec.drafters.base import DraftRequest
+from agentspec.engines.base import ChatPrompt
+from agentspec.engines.local.answer_grammar import answer_grammar
 from agentspec.engines.local.request import Choice, Generation
 from agentspec.engines.local.sampling_request import check_sampling, make_samplers
 from agentspec.errors import AgentspecError, ContextOverflowError, InvalidRequestError
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from xgrammar.structural_tag import StructuralTag
 
     from agentspec.engines.base import GenerationRequest
+    from agentspec.engines.local.answers.parser import AnswerParser
     from agentspec.engines.local.cache_store import CacheStore
+    from agentspec.engines.local.grammar import Grammars
     from agentspec.engines.local.limits import Limits
     from agentspec.engines.local.tokenizer import Tokenizer
     from agentspec.index.snapshot import Snapshot
@@ -58,6 +63,7 @@ class Preparation:
         limits: of the scheduler.
         caches: tells whether a request can fit at all.
         speculation: False decodes everything plainly.
+        grammars: compiles what prescribes the form of an answer.
         repositories: None: no request may name one.
         processors: further logits processors of a request, made anew for each choice.
     """
@@ -69,6 +75,7 @@ class Preparation:
     limits: Limits
     caches: CacheStore
     speculation: bool
+    grammars: Grammars
     repositories: RepositorySource | None = None
     processors: ProcessorFactory | None = None
 
@@ -82,12 +89,16 @@ class Preparation:
         check_sampling(sampling, self.vocab_size)
         if not 1 <= request.n <= MAX_CHOICES:
             raise InvalidRequestError(f"n is {request.n}; it must lie between 1 and {MAX_CHOICES}", "n")
-        prompt = self._prompt(request)
+        rendered = self.tokenizer.render(request.prompt) if isinstance(request.prompt, ChatPrompt) else ""
+        reasoning = self.tokenizer.chat.is_reasoning(rendered)
+        prompt = self._prompt(request, rendered)
         max_new = self._max_new(len(prompt), sampling.max_tokens)
         self._check_memory(request.n, len(prompt), max_new)
-        further = [self.processors(request, self.tokenizer) if self.processors else () for _ in range(request.n)]
+        tag = answer_grammar(request, self.tokenizer.chat, self.tokenizer.special_tokens, reasoning=reasoning)
+        further = self._further_processors(request, tag)
         samplers = make_samplers(sampling, prompt, self.vocab_size, further)
-        own_ends: frozenset[int] = frozenset() if sampling.ignore_eos else self.end_tokens
+        # A grammar ends with an end token; nothing could be drawn behind it.
+        own_ends: frozenset[int] = frozenset() if sampling.ignore_eos and tag is None else self.end_tokens
         choices = [
             Choice(
                 index,
@@ -97,6 +108,7 @@ class Preparation:
                 end_tokens=own_ends.union(sampling.stop_token_ids),
                 max_new=max_new,
                 vocab_size=self.vocab_size,
+                parser=self._parser(request, reasoning),
             )
             for index, sampler in enumerate(samplers)
         ]
@@ -109,8 +121,37 @@ class Preparation:
                 warnings.append("decoded plainly: a logits processor of this request cannot follow a draft")
         return Generation(request, prompt, choices, draft, warnings)
 
-    def _prompt(self, request: GenerationRequest) -> NDArray[np.int32]:
-        tokens = request.prompt if isinstance(request.prompt, tuple) else self.tokenizer.prompt_tokens(request.prompt)
+    def _further_processors(
+        self, request: GenerationRequest, tag: StructuralTag | None
+    ) -> list[Sequence[LogitsProcessor]]:
+        """Processors of each choice beside those of its sampling parameters."""
+        grammar = None if tag is None else self.grammars.compile(tag)
+        return [
+            [
+                *(self.processors(request, self.tokenizer) if self.processors else ()),
+                *([] if grammar is None else [self.grammars.processor(grammar)]),
+            ]
+            for _ in range(request.n)
+        ]
+
+    def _parser(self, request: GenerationRequest, reasoning: bool) -> AnswerParser | None:
+        if not isinstance(request.prompt, ChatPrompt):
+            return None
+        return self.tokenizer.chat.parser(request.prompt, reasoning=reasoning)
+
+    def _prompt(self, request: GenerationRequest, rendered: str) -> NDArray[np.int32]:
+        """Tokens of the prompt.
+
+        Args:
+            request: what is asked.
+            rendered: text of its messages, where it is a conversation.
+        """
+        if isinstance(request.prompt, tuple):
+            tokens: Sequence[int] = request.prompt
+        elif isinstance(request.prompt, str):
+            tokens = self.tokenizer.prompt_tokens(request.prompt)
+        else:
+            tokens = self.tokenizer.encode(rendered)
         if not tokens:
             raise InvalidRequestError("the prompt is empty; give at least one token", "prompt")
         for token in (min(tokens), max(tokens)):

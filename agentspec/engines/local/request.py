@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agentspec.drafters.tree import Source
-from agentspec.engines.base import Chunk, Receipt, TokenLogprob
-from agentspec.engines.local.detokenizer import Detokenizer
+from agentspec.engines.base import Receipt, TokenLogprob
+from agentspec.engines.local.answers.answer import Answer
 from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.prefix_cache import CachedText
-from agentspec.engines.local.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 
     from agentspec.drafters.base import DraftRequest
     from agentspec.drafters.tree import DraftTree
-    from agentspec.engines.base import FinishReason, GenerationRequest
+    from agentspec.engines.base import Chunk, FinishReason, GenerationRequest
+    from agentspec.engines.local.answers.parser import AnswerParser
     from agentspec.engines.local.cache_store import CacheStore
     from agentspec.engines.local.kv_cache import KVCache
     from agentspec.engines.local.tokenizer import Tokenizer
@@ -69,6 +69,7 @@ class Choice:
         end_tokens: tokens that end the text.
         max_new: most tokens to generate.
         vocab_size: of the target.
+        parser: tells reasoning and tool calls from text; None: all is text.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Choice:
         end_tokens: frozenset[int],
         max_new: int,
         vocab_size: int,
+        parser: AnswerParser | None = None,
     ) -> None:
         self.index = index
         self.sampler = sampler
@@ -89,15 +91,22 @@ class Choice:
         self.cache: KVCache | None = None
         self.drafting = ChoiceDrafting(f"{request.id}/{index}", vocab_size)
         self.counters = Counters()
-        self.finish_reason: FinishReason | None = None
         self._tokenizer = tokenizer
         self._end_tokens = end_tokens
         self._wants_logprobs = request.sampling.logprobs is not None
-        self._detokenizer = Detokenizer(tokenizer.visible_text)
-        self._stops = StopStrings(request.sampling.stop)
-        self._text = ""
+        self._answer = Answer(
+            tokenizer.visible_text if parser is None else tokenizer.visible_with(tokenizer.chat.marks),
+            request.sampling.stop,
+            parser,
+            several_calls=request.tool_choice.parallel,
+        )
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the text ended; None while it goes on."""
+        return self._answer.finish_reason
 
     @property
     def running(self) -> bool:
@@ -116,24 +125,16 @@ class Choice:
         if self._wants_logprobs:
             self._logprobs.append(self._token_logprob(draw))
         if draw.token in self._end_tokens:
-            self._finish("stop")
-            return True
-        text, stopped = self._stops.push(self._detokenizer.push(draw.token))
-        self._text += text
-        if stopped:
-            self.finish_reason = "stop"
-        elif self.remaining == 0:
-            self._finish("length")
+            self._answer.end("stop")
+        else:
+            self._answer.push(draw.token)
+            if self.remaining == 0:
+                self._answer.end("length")
         return not self.running
 
     def abort(self) -> None:
         """End the text where it is."""
-        self._finish("abort")
-
-    def _finish(self, reason: FinishReason) -> None:
-        text, stopped = self._stops.push(self._detokenizer.flush(truncated=reason != "stop"))
-        self._text += text if stopped else text + self._stops.flush()
-        self.finish_reason = "stop" if stopped else reason
+        self._answer.end("abort")
 
     def _token_logprob(self, draw: Draw) -> TokenLogprob:
         assert draw.logprob is not None
@@ -141,22 +142,15 @@ class Choice:
         top = tuple((token, decode([token]), logprob) for token, logprob in draw.top)
         return TokenLogprob(draw.token, decode([draw.token]), draw.logprob, top)
 
-    def take_chunk(self, receipt: Receipt | None) -> Chunk:
+    def take_chunks(self, receipt: Receipt | None) -> list[Chunk]:
         """What was accepted since the last call.
 
         Args:
             receipt: for the last chunk.
         """
-        chunk = Chunk(
-            index=self.index,
-            text=self._text,
-            token_ids=tuple(self._tokens),
-            logprobs=tuple(self._logprobs) if self._wants_logprobs else None,
-            finish_reason=self.finish_reason,
-            receipt=receipt,
-        )
-        self._text, self._tokens, self._logprobs = "", [], []
-        return chunk
+        tokens, self._tokens = self._tokens, []
+        logprobs, self._logprobs = self._logprobs, []
+        return self._answer.take(self.index, tokens, logprobs if self._wants_logprobs else None, receipt)
 
 
 class Generation:

@@ -293,7 +293,7 @@ class Scheduler:
 
     def _emit(self, generation: Generation, choice: Choice) -> None:
         receipt = None if choice.running else generation.receipt(choice)
-        self._events.append(Progress(generation, choice.take_chunk(receipt)))
+        self._events += [Progress(generation, chunk) for chunk in choice.take_chunks(receipt)]
 
     def _fail(self, generation: Generation, error: AgentspecError) -> None:
         self._close(generation, retain=False)

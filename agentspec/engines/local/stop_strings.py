@@ -19,20 +19,21 @@ class StopStrings:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
+    def push(self, text: str) -> tuple[str, str | None]:
         """Add a piece of text.
 
         Returns:
-            Text that is final, and whether a stop string was completed: the text then ends before the one that
-            begins first, and nothing may be pushed any more.
+            Text that is final, and the stop string that was completed, if one was: the text then ends before the one
+            that begins first, and nothing may be pushed any more.
         """
         self._held += text
-        starts = [start for stop in self._stops if (start := self._held.find(stop)) >= 0]
-        if starts:
-            return self._held[: min(starts)], True
-        kept = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        found = [(start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0]
+        if found:
+            start, stop = min(found)
+            return self._held[:start], stop
+        kept = max((overlap(self._held, stop) for stop in self._stops), default=0)
         released, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
-        return released, False
+        return released, None
 
     def flush(self) -> str:
         """The text held back, when the sequence ends otherwise."""
@@ -40,7 +41,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a proper beginning of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):

@@ -8,11 +8,13 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from agentspec.engines.base import ChatPrompt
+from agentspec.engines.local.answers.parser import THINK_END
+from agentspec.engines.local.chat_format import ChatFormat
 from agentspec.errors import InvalidRequestError, ModelError
 from agentspec.index.tokenizer import tokenizer_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
@@ -27,6 +29,10 @@ class Tokenizer:
     Args:
         wrapped: a fast tokenizer.
 
+    Attributes:
+        wrapped: the tokenizer itself.
+        chat: how the model's conversations are written.
+
     Raises:
         ModelError: it is not a fast one.
     """
@@ -36,9 +42,13 @@ class Tokenizer:
             raise ModelError(
                 f"the tokenizer of {wrapped.name_or_path} has no tokenizer.json; convert it to a fast tokenizer first"
             )
-        self._wrapped = wrapped
+        self.wrapped = wrapped
         self._backend = wrapped.backend_tokenizer
         self._fingerprint = tokenizer_fingerprint(self._backend)
+        self._special = {
+            token: added.content for token, added in self._backend.get_added_tokens_decoder().items() if added.special
+        }
+        self.chat = ChatFormat(_template(wrapped))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -62,6 +72,11 @@ class Tokenizer:
         """Number of ids that decode to something, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """Texts of the tokens that readers do not see."""
+        return frozenset(self._special.values())
+
     def prompt_tokens(self, prompt: str | ChatPrompt) -> list[int]:
         """Token ids of a prompt as the target expects it.
 
@@ -71,7 +86,7 @@ class Tokenizer:
             InvalidRequestError: the text is not valid Unicode, or the chat template refuses the messages.
         """
         if isinstance(prompt, ChatPrompt):
-            return self._encode(self._render(prompt), special=False)
+            return self._encode(self.render(prompt), special=False)
         return self._encode(prompt, special=True)
 
     def encode(self, text: str) -> list[int]:
@@ -86,21 +101,41 @@ class Tokenizer:
         """Text of `tokens` as a reader sees it: without special tokens."""
         return str(self._backend.decode(tokens, skip_special_tokens=True))
 
+    def visible_with(self, marks: Iterable[str]) -> Callable[[Sequence[int]], str]:
+        """A decoder that leaves out special tokens, but for these."""
+        hidden = {token for token, text in self._special.items() if text not in frozenset(marks)}
+        return lambda tokens: self.decode([token for token in tokens if token not in hidden])
+
     def _encode(self, text: str, *, special: bool) -> list[int]:
         try:
             return list(self._backend.encode(text, add_special_tokens=special).ids)
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidRequestError(f"the text is not valid Unicode: {error}", "prompt") from error
 
-    def _render(self, prompt: ChatPrompt) -> str:
+    def render(self, prompt: ChatPrompt) -> str:
+        """Text of a conversation, up to where the answer goes on.
+
+        Raises:
+            InvalidRequestError: the chat template refuses the messages.
+        """
         try:
-            rendered = self._wrapped.apply_chat_template(
-                [dict(message) for message in prompt.messages],
-                tools=[dict(tool) for tool in prompt.tools] if prompt.tools else None,
+            rendered = self.wrapped.apply_chat_template(
+                self.chat.messages(prompt),
+                tools=self.chat.offered(prompt),
                 add_generation_prompt=True,
                 tokenize=False,
                 **prompt.template_kwargs,
             )
         except (TemplateError, ValueError, TypeError, KeyError) as error:
             raise InvalidRequestError(f"the chat template refuses these messages: {error}", "messages") from error
+        if prompt.answer_prefix and self.chat.is_reasoning(rendered):
+            rendered = f"{rendered.rstrip()}\n\n{THINK_END}\n\n"
         return f"{rendered}{prompt.answer_prefix}"
+
+
+def _template(wrapped: PreTrainedTokenizerBase) -> str:
+    """The chat template, the one for tools where there are several; empty where there is none."""
+    template = wrapped.chat_template or ""
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default") or ""
+    return str(template)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentspec.engines.base import Chunk, TokenLogprob
 from agentspec.engines.local.stop_strings import StopStrings
 from agentspec.engines.sglang.answer import finish_reason, receipt
+from agentspec.engines.sglang.sampling import chat_format_params
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -40,7 +41,8 @@ class ChatStream:
             **choice.params,
             "rid": choice.name,
             "messages": list(prompt.messages),
-            "tools": None if prompt.tools is None else list(prompt.tools),
+            **choice.tool_params,
+            **chat_format_params(choice.output_format),
             "chat_template_kwargs": dict(prompt.template_kwargs) or None,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -84,6 +86,7 @@ class ChatStream:
             index=self._choice.index,
             text="" if isinstance(matched, str) and matched.startswith(held) else held,
             finish_reason=finish_reason(ended),
+            stop_sequence=matched if matched in self._choice.sampling.stop else None,
             receipt=receipt(
                 await self._client.receipt(self._choice.name),
                 prompt_tokens=usage.get("prompt_tokens", 0),

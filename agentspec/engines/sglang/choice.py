@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentspec.engines.base import SamplingParams
+    from agentspec.engines.base import OutputFormat, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Choice:
         seed: of this choice.
         custom_params: for the worker.
         warnings: for the receipt.
+        output_format: form that the text must have.
+        tool_params: what `tool_params` made of the tools of a chat.
     """
 
     name: str
@@ -32,3 +34,5 @@ class Choice:
     seed: int | None = None
     custom_params: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    output_format: OutputFormat | None = None
+    tool_params: Mapping[str, Any] = field(default_factory=dict)

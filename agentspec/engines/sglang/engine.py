@@ -20,7 +20,7 @@ from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
 from agentspec.engines.sglang.generate_stream import GenerateStream
 from agentspec.engines.sglang.launcher import Supervisor
-from agentspec.engines.sglang.sampling import sampling_params
+from agentspec.engines.sglang.sampling import sampling_params, tool_params
 from agentspec.errors import AgentspecError, EngineUnavailableError, ModelError
 from agentspec.index.tokenizer import IndexTokenizer
 
@@ -132,7 +132,17 @@ class SGLangEngine:
         try:
             for index, name in enumerate(names):
                 seed = None if sampling.seed is None else sampling.seed + index
-                choice = Choice(name, index, sampling, params, seed, custom, tuple(warnings))
+                choice = Choice(
+                    name,
+                    index,
+                    sampling,
+                    params,
+                    seed,
+                    custom,
+                    tuple(warnings),
+                    request.output_format,
+                    tool_params(request.callable_tools(), request.tool_choice),
+                )
                 stream = (
                     ChatStream(self._client, choice, prompt)
                     if isinstance(prompt, ChatPrompt)

@@ -8,6 +8,7 @@ from agentspec.engines.base import Chunk, TokenLogprob
 from agentspec.engines.local.stop_strings import StopStrings
 from agentspec.engines.sglang.answer import failure, finish_reason, receipt
 from agentspec.engines.sglang.receipts import RECEIPT_KEY
+from agentspec.engines.sglang.sampling import format_params
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -41,6 +42,7 @@ class GenerateStream:
             "return_text_in_logprobs": True,
             "sampling_params": {
                 **choice.params,
+                **format_params(choice.output_format),
                 "max_new_tokens": sampling.max_tokens,
                 "sampling_seed": choice.seed,
                 "custom_params": choice.custom_params,
@@ -68,6 +70,7 @@ class GenerateStream:
             token_ids=tuple(tokens),
             logprobs=None if self._choice.sampling.logprobs is None else self._new_logprobs(meta),
             finish_reason=None if reason is None else finish_reason(reason["type"]),
+            stop_sequence=self._stop_sequence(reason),
             receipt=None
             if reason is None
             else receipt(
@@ -79,6 +82,11 @@ class GenerateStream:
                 warnings=self._choice.warnings,
             ),
         )
+
+    def _stop_sequence(self, reason: Mapping[str, Any] | None) -> str | None:
+        """The stop string that ended the text; SGLang names the end token where one did."""
+        matched = None if reason is None else reason.get("matched")
+        return matched if matched in self._choice.sampling.stop else None
 
     def _new_text(self, text: str, ended: bool) -> str:
         """Text that is final; what may yet turn out to be a stop string waits, since SGLang cuts it at the end only."""

@@ -14,6 +14,8 @@ class Result:
     """One choice, put together from its chunks."""
 
     text: str = ""
+    reasoning: str = ""
+    tool_calls: list = field(default_factory=list)
     tokens: list = field(default_factory=list)
     logprobs: list = field(default_factory=list)
     finish_reason: str | None = None
@@ -44,6 +46,8 @@ async def collect(engine, request):
         result = results[chunk.index]
         assert result.finish_reason is None, "a chunk after the last"
         result.text += chunk.text
+        result.reasoning += chunk.reasoning
+        result.tool_calls += chunk.tool_calls
         result.tokens += chunk.token_ids
         result.logprobs += chunk.logprobs or ()
         result.finish_reason = chunk.finish_reason
@@ -69,6 +73,7 @@ async def until(condition, seconds=5.0):
 
 def ask(id="r", prompt="def main():", n=1, **sampling):
     """A request; keywords that are not fields of it are sampling parameters."""
-    fields = {name: sampling.pop(name) for name in ("repository", "prediction", "speculation") if name in sampling}
+    names = ("repository", "prediction", "speculation", "output_format", "tool_choice")
+    fields = {name: sampling.pop(name) for name in names if name in sampling}
     parameters = {"temperature": 0.0, "max_tokens": 32, **sampling}
     return GenerationRequest(id=id, prompt=prompt, n=n, sampling=SamplingParams(**parameters), **fields)

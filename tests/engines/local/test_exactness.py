@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agentspec.drafters.tree import ROOT, Source
+from agentspec.engines.base import OutputFormat
 from agentspec.engines.local.model import SequenceInput
 from tests.engines.local.running import ask, collect, collect_all, running
 from tests.engines.local.scripted_drafters import ScriptedDrafter, noisy_oracle, tree_from_edges
@@ -35,6 +36,9 @@ PROMPTS = [
     "The quick brown fox",
 ]
 SEEDED = {"temperature": 1.0, "seed": 1234}
+SCHEMA = """{"type": "object", "properties": {
+    "name": {"type": "string"}, "sizes": {"type": "array", "items": {"type": "number"}, "minItems": 4}
+}, "required": ["name", "sizes"]}"""
 FEATURES = {
     "greedy": {},
     "seeded": SEEDED,
@@ -49,8 +53,12 @@ FEATURES = {
     "logit_bias": {**SEEDED, "logit_bias": {40: 4.0, 41: -100.0}},
     "logprobs": {**SEEDED, "logprobs": 3},
     "stop": {**SEEDED, "stop": ("e", "(", "self.")},
-    "stop_token_ids": {**SEEDED, "stop_token_ids": (12, 60, 61, 270, 300)},
+    "stop_token_ids": {**SEEDED, "stop_token_ids": tuple(range(12, 640, 24))},
     "n": {**SEEDED, "n": 2},
+    "json_object": {**SEEDED, "output_format": OutputFormat("json_object")},
+    "json_schema": {**SEEDED, "output_format": OutputFormat("json_schema", SCHEMA), "top_p": 0.9},
+    "greedy json_schema": {"output_format": OutputFormat("json_schema", SCHEMA), "logprobs": 2},
+    "regex": {**SEEDED, "output_format": OutputFormat("regex", "([a-z_]+, ){5}[0-9]+"), "n": 2},
     "everything": {
         "temperature": 0.9,
         "seed": 77,

@@ -8,6 +8,7 @@ import torch
 
 from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.events import Failure
+from agentspec.engines.local.grammar import Grammars
 from agentspec.engines.local.kv_cache import KVPool
 from agentspec.engines.local.limits import Limits
 from agentspec.engines.local.preparation import Preparation
@@ -60,6 +61,7 @@ class Bench:
             limits=limits,
             caches=caches,
             speculation=drafter is not None,
+            grammars=Grammars(target.tokenizer.wrapped, target.model.vocab_size, target.model.eos_token_ids),
             processors=processors,
         )
         self.scheduler = Scheduler(self.model, caches, drafter, StepClock(CostPerToken()), limits)

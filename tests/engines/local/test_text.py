@@ -65,13 +65,14 @@ def test_stop_strings_across_pieces(pieces, stops):
     matcher = StopStrings(stops)
     released, seen = "", ""
     for piece in pieces:
-        text, stopped = matcher.push(piece)
+        text, stop = matcher.push(piece)
         released += text
         seen += piece
         starts = [seen.find(stop) for stop in stops if stop in seen]
-        assert stopped == bool(starts)
-        if stopped:
+        assert (stop is not None) == bool(starts)
+        if stop is not None:
             assert released == seen[: min(starts)]
+            assert seen.startswith(stop, min(starts))
             return
         # Whatever follows, nothing released can turn out to be the beginning of a stop string, and no more is held.
         held = seen[len(released) :]
@@ -86,4 +87,4 @@ def test_stop_strings_across_pieces(pieces, stops):
 
 
 def test_no_stop_strings_hold_nothing_back():
-    assert StopStrings(("",)).push("abc") == ("abc", False)
+    assert StopStrings(("",)).push("abc") == ("abc", None)

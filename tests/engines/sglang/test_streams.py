@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.engines.base import ChatPrompt, Chunk, SamplingParams
+from agentspec.engines.base import ChatPrompt, Chunk, OutputFormat, SamplingParams, ToolChoice
 from agentspec.engines.sglang.chat_stream import UNKNOWN_TOKEN, ChatStream
 from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
 from agentspec.engines.sglang.generate_stream import GenerateStream
-from agentspec.engines.sglang.sampling import sampling_params
+from agentspec.engines.sglang.sampling import chat_format_params, format_params, sampling_params, tool_params
 from agentspec.errors import (
     AgentspecError,
     ContextOverflowError,
@@ -141,7 +141,9 @@ async def test_no_part_of_a_stop_string_is_sent_before_its_time() -> None:
     cut = events(
         generated("a E", [1]), generated("a EN", [1, 2]), generated("a ", [1, 2, 3], {"type": "stop", "matched": "END"})
     )
-    assert [chunk.text for chunk in await run(generate(cut, sampling))] == ["a ", "", ""]
+    chunks = await run(generate(cut, sampling))
+    assert [chunk.text for chunk in chunks] == ["a ", "", ""]
+    assert [chunk.stop_sequence for chunk in chunks] == [None, None, "END"]
     kept = events(generated("a EN", [1, 2]), generated("a ENx", [1, 2, 3], {"type": "length", "length": 3}))
     assert "".join(chunk.text for chunk in await run(generate(kept, sampling))) == "a ENx"
 
@@ -203,6 +205,7 @@ async def test_chat_streams_carry_text_reasoning_and_tool_calls() -> None:
     assert next(row for chunk in chunks for row in chunk.logprobs or ()).top == ((UNKNOWN_TOKEN, "b", -1.0),)
     assert all(chunk.index == 1 for chunk in chunks)
     assert chunks[-1].finish_reason == "tool_calls"
+    assert chunks[-1].stop_sequence == "STOP"
     receipt = chunks[-1].receipt
     assert receipt is not None
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.verify_steps) == (4, 1, 2)
@@ -212,3 +215,37 @@ def test_min_p_and_seeds_exclude_each_other() -> None:
     assert sampling_params(SamplingParams(min_p=0.1), False)["min_p"] == 0.1
     with pytest.raises(InvalidRequestError, match="min_p"):
         sampling_params(SamplingParams(min_p=0.1), True)
+
+
+def test_forms_and_tools_in_the_words_of_sglang() -> None:
+    schema = OutputFormat("json_schema", '{"type": "integer"}')
+    assert format_params(None) == chat_format_params(None) == {}
+    assert format_params(schema) == {"json_schema": '{"type": "integer"}'}
+    assert format_params(OutputFormat("json_object")) == {"json_schema": '{"type": "object"}'}
+    assert format_params(OutputFormat("regex", "a+")) == chat_format_params(OutputFormat("regex", "a+"))
+    assert chat_format_params(OutputFormat("regex", "a+")) == {"regex": "a+"}
+    assert chat_format_params(OutputFormat("json_object")) == {"response_format": {"type": "json_object"}}
+    assert chat_format_params(schema)["response_format"]["json_schema"]["schema"] == {"type": "integer"}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert tool_params([], ToolChoice()) == {}
+    assert tool_params(tools, ToolChoice())["tool_choice"] == "auto"
+    assert tool_params(tools, ToolChoice(required=True, parallel=False)) == {
+        "tools": tools,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+    named = tool_params(tools, ToolChoice(required=True, names=("f",)))["tool_choice"]
+    assert named == {"type": "function", "function": {"name": "f"}}
+    assert tool_params(tools, ToolChoice(names=("f",)))["tool_choice"] == "auto"
+
+
+async def test_a_prescribed_form_is_sent_along() -> None:
+    bodies: list[Any] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return events(generated("1", [1], {"type": "stop"}))
+
+    choice = Choice("x", 0, SamplingParams(), {}, output_format=OutputFormat("regex", "[0-9]"))
+    await run(GenerateStream(client_of(respond), choice, "one:"))
+    assert bodies[0]["sampling_params"]["regex"] == "[0-9]"

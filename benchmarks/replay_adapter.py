@@ -198,16 +198,24 @@ class ReplayDrafter:
         return self._numbers
 
 
+BUDGETS: dict[str, Callable[[], Steady | ByRate]] = {
+    "agentspec": lambda: Steady(scale=31, power=1, max_nodes=MAX_NODES),
+    "agentspec-lean": lambda: Steady(scale=22.5, power=1.5, max_nodes=64),
+    "agentspec-wide": ByRate,
+}
+"""How each of the settings below spends, by its name."""
+
+
 def Agentspec() -> ReplayDrafter:  # noqa: N802 - the harness's convention
     """A step over 31 nodes costs twice a plain one."""
-    return ReplayDrafter("agentspec", lambda: Steady(scale=31, power=1, max_nodes=MAX_NODES))
+    return ReplayDrafter("agentspec", BUDGETS["agentspec"])
 
 
 def AgentspecLean() -> ReplayDrafter:  # noqa: N802
     """About a dozen nodes a step: for targets whose step time grows with the tree."""
-    return ReplayDrafter("agentspec-lean", lambda: Steady(scale=22.5, power=1.5, max_nodes=64))
+    return ReplayDrafter("agentspec-lean", BUDGETS["agentspec-lean"])
 
 
 def AgentspecWide() -> ReplayDrafter:  # noqa: N802
     """About fifty nodes a step: for targets whose step time hardly grows."""
-    return ReplayDrafter("agentspec-wide", ByRate)
+    return ReplayDrafter("agentspec-wide", BUDGETS["agentspec-wide"])

@@ -6,6 +6,8 @@
 namespace agentspec {
 namespace {
 
+constexpr std::int64_t kFetchedAhead = 4;  // neighbours whose tokens are fetched before they are compared
+
 // How the left context that ends at tokens[position] compares with `context`, and how many tokens they share.
 struct Comparison {
   int shared;
@@ -44,6 +46,9 @@ std::int64_t RepositoryText::insertion_point(std::span<const Token> context) con
   std::int64_t low = 0, high = segment_->order_size();
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
+    // Either of these is looked at next, and in a large segment each look waits for memory.
+    __builtin_prefetch(order + low + (middle - low) / 2);
+    __builtin_prefetch(order + middle + (high - middle) / 2);
     if (compare(text, order[middle], context).before) {
       low = middle + 1;
     } else {
@@ -63,6 +68,13 @@ void RepositoryText::find(std::span<const Token> context, int limit, int shortes
   std::int64_t above = insertion_point(context), below = above - 1;
   int match_above = above < size ? compare(text, order[above], context).shared : -1;
   int match_below = below >= 0 ? compare(text, order[below], context).shared : -1;
+  const auto fetch = [&](std::int64_t place) {
+    if (place >= 0 && place < size) __builtin_prefetch(text.tokens + order[place]);
+  };
+  for (std::int64_t i = 1; i <= kFetchedAhead; ++i) {
+    fetch(above + i);
+    fetch(below - i);
+  }
   // Every place is visited at most once; dead documents must not make a lookup long.
   for (int visits = 4 * limit, count = 0; visits > 0 && count < limit; --visits) {
     const bool up = match_above >= match_below;
@@ -79,8 +91,10 @@ void RepositoryText::find(std::span<const Token> context, int limit, int shortes
       ++count;
     }
     if (up) {
+      fetch(above + kFetchedAhead + 1);
       match_above = ++above < size ? compare(text, order[above], context).shared : -1;
     } else {
+      fetch(below - kFetchedAhead - 1);
       match_below = --below >= 0 ? compare(text, order[below], context).shared : -1;
     }
   }

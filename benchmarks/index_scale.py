@@ -170,7 +170,8 @@ def plot(rows: list[dict[str, float]]) -> str:
         return HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="11">'
     ]
     parts.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
     for value in range(0, int(top) + 1, 10):

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agentspec.benchmarking.baselines import BASELINES
+from agentspec.benchmarking.peers import PEERS, installed_peers
 from agentspec.benchmarking.replay import ReplayResult, ReplaySummary, replay, summarise
 from agentspec.benchmarking.repository import indexed
 from agentspec.drafters.base import Budget, DraftRequest
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from agentspec.drafters.base import Drafter, TextCodec
 
 CHAIN_LENGTHS = (4, 10, 24, 64)
-"""Drafted tokens at which the baselines are tried."""
+"""Drafted tokens at which the baselines and the peers are tried."""
 PATH_PROBABILITIES = (0.3, 0.1, 0.03, 0.01)
 """Thresholds at which the tree drafter is tried, under `TREE_CAP`; a threshold uses a budget better than a cap."""
 TREE_CAP = 256
@@ -85,24 +86,30 @@ def contenders(names: Sequence[str]) -> list[Contender]:
     Raises:
         InvalidRequestError: a name is unknown.
     """
-    known = ("agentspec", *BASELINES)
+    known = ("agentspec", *BASELINES, *PEERS)
     found: list[Contender] = []
     for name in names:
         if name not in known:
             raise InvalidRequestError(f"unknown drafter {name!r}; known are {', '.join(known)}")
         if name == "agentspec":
-            drafter = TreeDrafter()
+            tree_drafter = TreeDrafter()
             found += [
-                Contender(name, f"p ≥ {threshold}", drafter, Budget(TREE_CAP, TREE_CAP, threshold))
+                Contender(name, f"p ≥ {threshold}", tree_drafter, Budget(TREE_CAP, TREE_CAP, threshold))
                 for threshold in PATH_PROBABILITIES
             ]
         elif name == "none":
             found.append(Contender(name, "", BASELINES[name], Budget()))
         else:
-            found += [
-                Contender(name, f"{length} tokens", BASELINES[name], Budget(length, length)) for length in CHAIN_LENGTHS
-            ]
+            drafter = BASELINES[name] if name in BASELINES else _peer(name)
+            found += [Contender(name, f"{length} tokens", drafter, Budget(length, length)) for length in CHAIN_LENGTHS]
     return found
+
+
+def _peer(name: str) -> Drafter:
+    package, make = PEERS[name]
+    if name not in installed_peers():
+        raise InvalidRequestError(f"drafter {name!r} needs the package {package}, which is not installed")
+    return make()
 
 
 def compare(

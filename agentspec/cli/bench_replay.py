@@ -53,11 +53,12 @@ def replay(
     from agentspec.benchmarking.baselines import BASELINES
     from agentspec.benchmarking.codec import FileCodec
     from agentspec.benchmarking.comparison import compare, contenders
+    from agentspec.benchmarking.peers import installed_peers
     from agentspec.benchmarking.traces import save_traces
 
     if (git is None) == (traces is None):
         raise InvalidRequestError("name either a repository (--git) or a trace file (--traces)")
-    field = contenders(drafters or ["agentspec", *BASELINES])
+    field = contenders(drafters or ["agentspec", *BASELINES, *installed_peers()])
     codec = FileCodec.load(tokenizer or _model_folder(model, config))
     if git is not None:
         source, recorded = git, _from_history(git, limit, formats, codec)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import torch
+
 from agentspec.drafters.eagle3.checkpoint import load_head
-from agentspec.drafters.eagle3.config import default_capture
+from agentspec.drafters.eagle3.config import CAPTURED_LAYERS, default_capture
 from agentspec.drafters.eagle3.native_runner import NativeHead, NativeRunner
 from agentspec.drafters.eagle3.runner import TorchRunner
 from agentspec.drafters.eagle3.session import Eagle3Session, Growth
 from agentspec.errors import ModelError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from agentspec.drafters.eagle3.head import Eagle3Head
 
 SHIPPED = Path(__file__).parent.parent / "heads"
 """Heads that come with the package, one folder per model name."""
+
+TIMED_PASSES = 8
 
 
 class Eagle3Drafter:
@@ -82,6 +86,18 @@ class Eagle3Drafter:
         if self._native is None:
             return Eagle3Session(TorchRunner(self._head, self._embedding, slots), self._growth)
         return Eagle3Session(NativeRunner(self._native, slots), self._growth)
+
+    def pass_seconds(self) -> float:
+        """What a pass of the head over one token takes here: the least of a few, since other work only adds time."""
+        session = self.begin()
+        features = torch.zeros(1, CAPTURED_LAYERS * self._embedding.shape[1], device=self._embedding.device)
+        best = float("inf")
+        for _ in range(TIMED_PASSES):
+            started = time.perf_counter()
+            session.read(features, torch.zeros(1, dtype=torch.int64))
+            session.draft(level_gain=float("inf"))  # reads the result, so that it waits for the device
+            best = min(best, time.perf_counter() - started)
+        return best
 
 
 def shipped_head(model: str) -> Path | None:

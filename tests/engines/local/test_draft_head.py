@@ -10,10 +10,10 @@ from agentspec.drafters.eagle3.checkpoint import save_head
 from agentspec.drafters.eagle3.drafter import Eagle3Drafter
 from agentspec.drafters.fused_drafter import FusedDrafter, FusedSession
 from agentspec.drafters.tree_drafter import TreeDrafter
-from agentspec.engines.local import target as target_module
+from agentspec.engines.local import draft_head as draft_head_module
 from agentspec.engines.local.checkpoint import Checkpoint
+from agentspec.engines.local.draft_head import EMBEDDING, expected_speedup, load_head
 from agentspec.engines.local.model import SequenceInput
-from agentspec.engines.local.target import EMBEDDING, load_head
 from agentspec.errors import ModelError
 from agentspec.training.initialise import initial_head
 from tests.engines.local.running import ask, collect, collect_all, running
@@ -129,9 +129,28 @@ class RowCost:
         return 0.01 * rows
 
 
-def test_a_shipped_head_is_used_where_trees_are_cheap(target, deep_folder, head_folder, monkeypatch):
-    monkeypatch.setattr(target_module, "shipped_head", lambda model: head_folder)
-    assert load_head(settings(deep_folder), target.model, target.cost) is not None
+class WideCost:
+    """As many rows as a processor without matrix units takes before they cost time, then every row counts."""
+
+    def seconds(self, rows, context):
+        return 0.01 * max(1.0, rows / 8)
+
+
+def test_what_a_head_promises_depends_on_the_machine():
+    assert expected_speedup(RowCost(), 0.0) < 1
+    assert expected_speedup(WideCost(), 0.0) > 2
+    # A slow head makes the best tree smaller, and at last no tree pays.
+    promises = [expected_speedup(WideCost(), seconds) for seconds in (0.0005, 0.002, 0.01, 0.1)]
+    assert promises == sorted(promises, reverse=True)
+    assert promises[1] > 1.2
+    assert promises[-1] < 1
+
+
+def test_a_shipped_head_is_used_where_it_promises_to_pay(target, deep_folder, head_folder, monkeypatch):
+    monkeypatch.setattr(draft_head_module, "shipped_head", lambda model: head_folder)
+    assert load_head(settings(deep_folder), target.model, WideCost()) is not None
+    monkeypatch.setattr(Eagle3Drafter, "pass_seconds", lambda self: 1.0)
+    assert load_head(settings(deep_folder), target.model, WideCost()) is None
     assert load_head(settings(deep_folder), target.model, RowCost()) is None
     assert load_head(settings(deep_folder, draft_head=str(head_folder)), target.model, RowCost()) is not None
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.sglang.models import make_eagle_head, make_target
+from tests.engines.sglang.models import beginnings, fit_eagle_head, make_target
 
 HERE = Path(__file__).parent
 
@@ -23,9 +23,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, sources: list[str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_head(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
-    """A random EAGLE-3 head for it, sure of its wrong guesses, so that they are verified."""
-    return make_eagle_head(tmp_path_factory.mktemp("head"), tiny, draft_vocabulary=400)
+def tiny_head(tmp_path_factory: pytest.TempPathFactory, tiny: Path, sources: list[str]) -> Path:
+    """An EAGLE-3 head that knows how the target continues the first prompts of the tests."""
+    return fit_eagle_head(tmp_path_factory.mktemp("head"), tiny, beginnings(sources, 12), draft_vocabulary=400)
 
 
 @pytest.fixture(scope="session")

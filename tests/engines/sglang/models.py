@@ -1,12 +1,22 @@
-"""Small models for the tests: a random target, a random EAGLE-3 head, a tokenizer trained on the spot."""
+"""Small models for the tests: a random target, an EAGLE-3 head fitted to it, a tokenizer trained on the spot."""
 
-import json
 from pathlib import Path
 
+import tokenizers
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from agentspec.drafters.eagle3.checkpoint import save_head
+from agentspec.drafters.eagle3.config import default_capture
+from agentspec.engines.local.checkpoint import Checkpoint
+from agentspec.engines.local.model import TargetModel
+from agentspec.engines.local.tokenizer import Tokenizer
+from agentspec.engines.local.weights import OuterWeights
+from agentspec.training.features import FeatureStore, write_shard
+from agentspec.training.initialise import initial_head
+from agentspec.training.rollout import Rollout
+from agentspec.training.trainer import Recipe, Trainer
 
 VOCABULARY = 640
 CHAT_TEMPLATE = (
@@ -16,7 +26,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(directory: Path, texts: list[str]) -> None:
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -62,44 +72,31 @@ def make_target(directory: Path, texts: list[str], *, vocabulary: int = VOCABULA
     return directory
 
 
-def make_eagle_head(directory: Path, target: Path, *, draft_vocabulary: int) -> Path:
-    """A random EAGLE-3 head for `target`, in the published checkpoint format, its own vocabulary a part of it."""
-    config = json.loads((target / "config.json").read_text())
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads, head_size = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
-    generator = torch.Generator().manual_seed(1)
+def beginnings(sources: list[str], count: int) -> list[str]:
+    """Texts that the model will repeat pieces of, of various lengths."""
+    return [source[: 150 + 40 * number] for number, source in enumerate(sources[1 : count + 1])]
 
-    def weights(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator) * 0.1
 
+def fit_eagle_head(directory: Path, target: Path, texts: list[str], *, draft_vocabulary: int) -> Path:
+    """An EAGLE-3 head that knows by heart how `target` continues `texts`, greedily; what else it drafts is wrong.
+
+    A random target has no habits that a head could learn, so it learns these outputs, in a few seconds. Its own
+    vocabulary is a part of the target's, so it misses some of their tokens.
+    """
+    model = TargetModel.load(str(target), directory / "cache", device="cpu", dtype="float32", threads=1)
+    capture = default_capture(model.layout.layers)
+    prompts = [Tokenizer.load(target).encode(text) for text in texts]
+    write_shard(directory / "outputs.safetensors", Rollout(model, capture).generate(prompts, max_new=48))
+    outputs = FeatureStore([directory / "outputs.safetensors"])
     first = 3  # special tokens are left out
-    chosen = torch.zeros(config["vocab_size"], dtype=torch.bool)
-    chosen[first : first + draft_vocabulary] = True
-    tensors = {
-        "d2t": torch.full((draft_vocabulary,), first, dtype=torch.int64),
-        "t2d": chosen,
-        "fc.weight": weights(hidden, 3 * hidden),
-        "midlayer.self_attn.q_proj.weight": weights(heads * head_size, 2 * hidden),
-        "midlayer.self_attn.k_proj.weight": weights(kv_heads * head_size, 2 * hidden),
-        "midlayer.self_attn.v_proj.weight": weights(kv_heads * head_size, 2 * hidden),
-        "midlayer.self_attn.o_proj.weight": weights(hidden, heads * head_size),
-        "midlayer.mlp.gate_proj.weight": weights(inner, hidden),
-        "midlayer.mlp.up_proj.weight": weights(inner, hidden),
-        "midlayer.mlp.down_proj.weight": weights(hidden, inner),
-        "midlayer.input_layernorm.weight": torch.ones(hidden),
-        "midlayer.hidden_norm.weight": torch.ones(hidden),
-        "midlayer.post_attention_layernorm.weight": torch.ones(hidden),
-        "norm.weight": torch.ones(hidden),
-        "lm_head.weight": weights(draft_vocabulary, hidden),
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / "model.safetensors")
-    head = {
-        **config,
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "num_hidden_layers": 1,
-        "tie_word_embeddings": False,
-        "draft_vocab_size": draft_vocabulary,
-    }
-    (directory / "config.json").write_text(json.dumps(head))
-    return directory
+    head = initial_head(target, capture, torch.arange(first, first + draft_vocabulary), seed=0)
+    embedding = OuterWeights.read(Checkpoint(target).fetch).embedding
+    recipe = Recipe(steps=120, test_time_steps=2, single_share=0.5, learning_rate=0.01, warmup=10, evaluate_every=120)
+    history = Trainer(head, embedding, outputs, outputs, recipe=recipe, folder=directory / "training").run(
+        lambda _: None
+    )
+    known = history[-1].acceptance
+    assert known is not None
+    assert min(known) > 0.4, f"the head has learnt too little: {known}"
+    save_head(head, directory / "head")
+    return directory / "head"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines.sglang.models import beginnings
 from tests.engines.sglang.serving import Server, server_settings, serving
 
 pytestmark = pytest.mark.sglang
@@ -26,11 +27,6 @@ class Case:
     body: dict[str, Any]
     path: str = "/generate"
     streamed: bool = False
-
-
-def prompts(sources: list[str]) -> list[str]:
-    """Beginnings that the model will repeat pieces of, of various lengths."""
-    return [source[: 150 + 40 * number] for number, source in enumerate(sources[1 : PROMPTS + 1])]
 
 
 def greedy(prompt: str, tokens: int = TOKENS, **params: Any) -> dict[str, Any]:
@@ -132,7 +128,7 @@ def assert_same(case: Case, expected: Any, found: Any) -> None:
 
 @pytest.fixture(scope="module")
 def cases(sources: list[str]) -> list[Case]:
-    texts = prompts(sources)
+    texts = beginnings(sources, PROMPTS)
     return [Case(f"prompt {number}", greedy(text)) for number, text in enumerate(texts)] + feature_cases(texts)
 
 
@@ -187,15 +183,10 @@ def server(
         yield running
 
 
-def test_equal_to_plain_decoding_one_by_one(
-    request: pytest.FixtureRequest, server: Server, cases: list[Case], plain: Plain
-) -> None:
+def test_equal_to_plain_decoding_one_by_one(server: Server, cases: list[Case], plain: Plain) -> None:
     for case, reference in zip(cases, plain.answers, strict=True):
         assert_same(case, reference, answer(server, case))
-    # The head is random: alone it is right by chance or never, and what is tried is that its guesses do no harm.
-    alone = not request.node.callspec.params["server"].get("model_free", True)
-    tried = "agentspec_drafted_nodes_total" if alone else "agentspec_accepted_nodes_total"
-    assert server.metric(tried) > 0, f"{tried} is 0, so nothing was tried"
+    assert server.metric("agentspec_accepted_nodes_total") > 0, "no draft was ever right, so little was tried"
 
 
 def test_equal_to_plain_decoding_in_batches(server: Server, cases: list[Case], plain: Plain) -> None:

@@ -1,8 +1,8 @@
-"""The embedded engine with each kind of draft, on the same requests in one run, against its own plain decoding.
+"""Acceptance by position and by source, of each kind of draft in the embedded engine on the same requests.
 
-    python benchmarks/draft_sources.py --repository . --prompts 12
+    python benchmarks/draft_sources.py --repository . --prompts 40 --plot docs/images/acceptance.svg
 
-Modes take turns on every request, so that drift of the machine favours none. Texts that differ end the run with 1.
+Speed is `agentspec bench edit --sources`; this looks inside the trees. Texts that differ end the run with 1.
 """
 
 from __future__ import annotations
@@ -11,32 +11,104 @@ import argparse
 import asyncio
 import sys
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentspec.benchmarking.codec import FileCodec
-from agentspec.benchmarking.editing import StoredRepositories, summarise_mode
-from agentspec.benchmarking.measure import measure
+from agentspec.benchmarking.draft_modes import PLAIN, draft_modes, mode_rows, run_modes
 from agentspec.benchmarking.tasks import KINDS, editing_tasks
 from agentspec.cli.ready_model import ready_model
 from agentspec.cli.session import index_repository
 from agentspec.config import Settings
+from agentspec.drafters.base import StreamDrafter, StreamSession
 from agentspec.drafters.eagle3.drafter import shipped_head
-from agentspec.drafters.fused_drafter import FusedDrafter
-from agentspec.drafters.tree_drafter import TreeDrafter
-from agentspec.engines.local.engine import LocalEngine
+from agentspec.drafters.tree import ROOT, DraftTree, Source
 from agentspec.engines.local.target import load_target
 from agentspec.index.store import IndexStore
+from benchmarks.acceptance_plot import Line, draw
 
 if TYPE_CHECKING:
-    from agentspec.benchmarking.editing import EditTask
-    from agentspec.benchmarking.measure import Measurement
-    from agentspec.drafters.base import Drafter, StreamDrafter
-    from agentspec.engines.local.target import Target
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
-PLAIN = "plain"
+    from agentspec.drafters.base import Budget, Drafter, DraftReceipt, DraftRequest, DraftSession
+
+POSITIONS = 10
+"""Drafted tokens of a path that are told apart."""
+
+
+class Observed:
+    """What became of one mode's drafts.
+
+    Attributes:
+        steps: verify steps over a draft.
+        reached: entry k, steps that accepted at least k + 1 drafted tokens.
+        judged: by source, entry k, nodes at depth k + 1 whose parent was accepted.
+        right: by source, those of them that were accepted.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.reached = [0] * POSITIONS
+        self.judged: dict[Source, list[int]] = defaultdict(lambda: [0] * POSITIONS)
+        self.right: dict[Source, list[int]] = defaultdict(lambda: [0] * POSITIONS)
+
+    def add(self, tree: DraftTree, emitted: list[int]) -> None:
+        """Note the verdict on a tree that has nodes."""
+        path = tree.accepted_path(emitted)
+        self.steps += 1
+        for depth in range(min(len(path), POSITIONS)):
+            self.reached[depth] += 1
+        for depth, parent in enumerate([ROOT, *path][:POSITIONS]):
+            for node in (tree.parents == parent).nonzero()[0].tolist():
+                source = Source(int(tree.source[node]))
+                self.judged[source][depth] += 1
+                self.right[source][depth] += node in path
+
+
+class ObservedSession:
+    """A session whose trees and verdicts are noted; reads the target's streams where the session does."""
+
+    def __init__(self, session: DraftSession, observed: Observed) -> None:
+        self._session = session
+        self._observed = observed
+        self._tree = DraftTree.empty()
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """See `agentspec.drafters.base.DraftSession.propose`."""
+        self._tree = self._session.propose(budget)
+        return self._tree
+
+    def commit(self, tokens: NDArray[np.int32]) -> None:
+        """See `agentspec.drafters.base.DraftSession.commit`."""
+        if len(self._tree):
+            self._observed.add(self._tree, tokens.tolist())
+        self._tree = DraftTree.empty()
+        self._session.commit(tokens)
+
+    def read(self, start: int, streams: Tensor) -> None:
+        """See `agentspec.drafters.base.StreamSession.read`."""
+        if isinstance(self._session, StreamSession):
+            self._session.read(start, streams)
+
+    def receipt(self) -> DraftReceipt:
+        """Counts so far."""
+        return self._session.receipt()
+
+
+class ObservedDrafter:
+    """Makes `ObservedSession`s of another drafter's."""
+
+    def __init__(self, drafter: Drafter | StreamDrafter) -> None:
+        self.observed = Observed()
+        self.capture = drafter.capture if isinstance(drafter, StreamDrafter) else ()
+        self._drafter = drafter
+
+    def begin(self, request: DraftRequest) -> ObservedSession:
+        """Start drafting for one request."""
+        return ObservedSession(self._drafter.begin(request), self.observed)
 
 
 class FreeRows:
@@ -47,56 +119,45 @@ class FreeRows:
         return 1.0
 
 
-async def run(
-    target: Target, settings: Settings, tasks: list[EditTask], repository: str
-) -> dict[str, dict[str, list[Measurement]]]:
-    """Measurements by kind of edit, then by mode."""
-    tree = TreeDrafter()
-    drafters: dict[str, Drafter | StreamDrafter] = {PLAIN: tree, "model-free": tree}
-    if target.head is not None:
-        drafters |= {
-            "EAGLE-3": FusedDrafter(tree, target.head, alone=True),
-            "fused": FusedDrafter(tree, target.head),
-        }
-    measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
-    async with AsyncExitStack() as stack:
-        engines = {}
-        for mode, drafter in drafters.items():
-            repositories = StoredRepositories(settings.index.directory)
-            engine = LocalEngine(settings, repositories=repositories, drafter=drafter, load=lambda _: target)
-            await engine.start()
-            stack.push_async_callback(engine.stop)
-            engines[mode] = engine
-        modes = list(drafters)
-        for number, task in enumerate([tasks[0], *tasks]):
-            turn = number % len(modes)
-            for mode in modes[turn:] + modes[:turn]:
-                request = task.request(repository, speculation=mode != PLAIN)
-                one = await measure(engines[mode], request)
-                if number:  # the first round warms everything up
-                    measured[task.kind][mode].append(one)
-    return measured
+def report(observed: dict[str, Observed]) -> None:
+    """Print what `draw` shows."""
+    header = " | ".join(str(position + 1) for position in range(POSITIONS))
+    print(f"\n| steps that accepted at least | {header} |\n| --- |{' --- |' * POSITIONS}")
+    for mode, one in observed.items():
+        print(f"| {mode} | " + " | ".join(f"{count / max(1, one.steps):.2f}" for count in one.reached) + " |")
+    print(f"\n| nodes accepted, of those judged at depth | {header} |\n| --- |{' --- |' * POSITIONS}")
+    for mode, one in observed.items():
+        for source in one.judged:
+            shares = _shares(one, source)
+            cells = (f"{share:.2f} ({judged})" for share, judged in zip(shares, one.judged[source], strict=True))
+            print(f"| {mode}, {source.name.lower()} | " + " | ".join(cells) + " |")
 
 
-def report(measured: dict[str, dict[str, list[Measurement]]]) -> bool:
-    """Print a table; whether all modes gave the same texts."""
-    print("| kind | mode | tokens/step | drafted/step | tokens/s | of plain |\n| --- | --- | --- | --- | --- | --- |")
-    pooled: dict[str, list[Measurement]] = defaultdict(list)
-    identical = True
-    for kind, by_mode in [*measured.items(), ("all", pooled)]:
-        plain = summarise_mode(by_mode[PLAIN])
-        for mode, many in by_mode.items():
-            summary = summarise_mode(many)
-            drafted = sum(sum(one.receipt.drafted.values()) for one in many) / max(1, summary.verify_steps)
-            ratio = summary.decode_tokens_per_second / plain.decode_tokens_per_second
-            print(
-                f"| {kind} | {mode} | {summary.tokens_per_step:.2f} | {drafted:.1f} "
-                f"| {summary.decode_tokens_per_second:.1f} | {ratio:.2f} |"
-            )
-            if kind != "all":
-                pooled[mode] += many
-                identical &= [one.token_ids for one in many] == [one.token_ids for one in by_mode[PLAIN]]
-    return identical
+def _shares(one: Observed, source: Source) -> list[float]:
+    return [
+        right / judged if judged else 0.0 for right, judged in zip(one.right[source], one.judged[source], strict=True)
+    ]
+
+
+def plot(observed: dict[str, Observed], file: Path) -> None:
+    """Write both tables as one picture."""
+    modes = [Line(mode, [count / max(1, one.steps) for count in one.reached]) for mode, one in observed.items()]
+    last = observed["fused"] if "fused" in observed else next(iter(observed.values()))
+    enough = 20  # fewer judged nodes say little
+    sources = [
+        Line(
+            source.name.lower(),
+            [s for s, judged in zip(_shares(last, source), counts, strict=True) if judged >= enough],
+        )
+        for source, counts in last.judged.items()
+        if counts[0] >= enough
+    ]
+    panels = {
+        "steps that accepted at least k drafted tokens": modes,
+        "fused: nodes accepted at depth k, by source": sources,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(draw(panels, POSITIONS), encoding="utf-8")
 
 
 def main() -> int:
@@ -109,6 +170,7 @@ def main() -> int:
     parser.add_argument("--head", help="a folder; default: the head shipped for the model, if any")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--free-rows", action="store_true", help="as if verifying drafted tokens cost nothing")
+    parser.add_argument("--plot", type=Path, help="SVG to write")
     arguments = parser.parse_args()
     settings = Settings.load(
         engine={
@@ -126,9 +188,20 @@ def main() -> int:
     target = load_target(settings)
     if arguments.free_rows:
         target = replace(target, cost=FreeRows())
-    measured = asyncio.run(run(target, settings, tasks, str(arguments.repository.resolve())))
-    identical = report(measured)
-    print("texts identical" if identical else "TEXTS DIFFER")
+    modes = {mode: ObservedDrafter(drafter) for mode, drafter in draft_modes(target).items()}
+    rows = mode_rows(
+        asyncio.run(run_modes(target, settings, modes, tasks, repository=str(arguments.repository.resolve())))
+    )
+    print("| kind | mode | tokens/step | drafted/step | tok/s of plain |\n| --- | --- | --- | --- | --- |")
+    for row in rows:
+        figures = f"{row.tokens_per_step:.2f} | {row.drafted_per_step:.1f} | {row.of_plain:.2f}"
+        print(f"| {row.kind} | {row.mode} | {figures} |")
+    observed = {mode: drafter.observed for mode, drafter in modes.items() if mode != PLAIN}
+    report(observed)
+    if arguments.plot:
+        plot(observed, arguments.plot)
+    identical = all(row.identical == row.requests for row in rows)
+    print("\ntexts identical" if identical else "\nTEXTS DIFFER")
     return 0 if identical else 1
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentspec.cli.bench_sources import DIFFERENT_OUTPUT, compare_sources
 from agentspec.cli.console import messages, output, print_json
 from agentspec.cli.options import (
     ConfigOption,
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from agentspec.benchmarking.editing import EditTask, ModeSummary, Pair, Spread
     from agentspec.config import Settings
 
-DIFFERENT_OUTPUT = 1
-"""Exit status when a request failed or speculation changed a text."""
-
 
 def edit(
     repository: Annotated[Path, typer.Option("--repository", help="Whose files are edited.")] = Path(),
@@ -41,11 +39,17 @@ def edit(
     dtype: DtypeOption = None,
     threads: ThreadsOption = None,
     config: ConfigOption = None,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Compare prompt lookup, the copies, EAGLE-3, and all together.")
+    ] = False,
+    gguf: Annotated[
+        Path | None, typer.Option(help="With --sources: also run llama.cpp on these weights.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run editing requests with speculation off and on, one after the other, and compare time and text.
 
-    Exits with 1 when a request fails or a text differs.
+    With --sources every kind of draft runs by itself too. Exits with 1 when a request fails or a text differs.
     """
     from agentspec.benchmarking.tasks import KINDS
     from agentspec.cli.ready_model import ready_model
@@ -64,6 +68,9 @@ def edit(
     )
     folder = ready_model(settings)
     tasks = _tasks(settings, folder, repository, kinds or list(KINDS), prompts)
+    if sources:
+        compare_sources(settings, tasks, repository.resolve(), gguf, as_json=as_json)
+        return
     pairs = asyncio.run(_run(settings, folder, str(repository.resolve()), tasks))
     if as_json:
         print_json(_as_document(pairs))

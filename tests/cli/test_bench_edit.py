@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agentspec.benchmarking import editing, editing_loop
+from agentspec.benchmarking import draft_modes, editing, editing_loop
 from agentspec.benchmarking.editing_loop import EDITED_FILE
 from agentspec.benchmarking.tasks import KINDS
 
@@ -131,3 +132,52 @@ def test_elsewhere_the_demo_says_where_it_belongs(agentspec: Callable[..., Resul
     result = agentspec("demo", "--repository", tmp_path)
     assert result.exit_code == 2
     assert EDITED_FILE in result.stderr
+
+
+def test_every_source_runs_by_itself_with_the_same_text(
+    agentspec: Callable[..., Result], repository: ScratchRepository, small: tuple[object, ...]
+) -> None:
+    command = ("bench", "edit", *small, "--repository", repository.root, "--prompts", "2", "--sources")
+    result = agentspec(*command, "--kind", "whole-file", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    by_mode = {row["mode"]: row for row in document["modes"] if row["kind"] == "all"}
+    assert set(by_mode) == {"plain", "prompt lookup", "model-free"}  # no head comes with this model
+    for row in by_mode.values():
+        assert row["identical"] == row["requests"] == 2
+        assert row["tokens"] == by_mode["plain"]["tokens"] > 0
+    assert by_mode["plain"]["drafted_per_step"] == 0
+    assert by_mode["prompt lookup"]["drafted_per_step"] > 0
+    table = agentspec(*command, "--kind", "whole-file")
+    assert all(words in table.stdout for words in ("drafted/step", "prompt lookup", "2/2"))
+
+
+def test_a_source_that_changes_a_text_fails_the_comparison(
+    agentspec: Callable[..., Result],
+    repository: ScratchRepository,
+    small: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = draft_modes.measure
+
+    async def measure(engine: object, request: object) -> Measurement:
+        measured = await real(engine, request)  # type: ignore[arg-type]
+        return replace(measured, token_ids=(*measured.token_ids[:-1], -1)) if request.speculation else measured  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(draft_modes, "measure", measure)
+    result = agentspec("bench", "edit", *small, "--repository", repository.root, "--prompts", "1", "--sources")
+    assert result.exit_code == 1
+
+
+def test_llama_cpp_that_is_not_installed_is_said(
+    agentspec: Callable[..., Result],
+    repository: ScratchRepository,
+    small: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    command = ("bench", "edit", *small, "--repository", repository.root, "--prompts", "1", "--sources")
+    result = agentspec(*command, "--gguf", tmp_path / "weights.gguf")
+    assert result.exit_code == 2
+    assert "pip install xllamacpp" in result.stderr

@@ -1,0 +1,63 @@
+"""Prompt lookup as transformers does it, behind the drafter contract: its own code chooses what is drafted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from agentspec.benchmarking.baselines import chain
+from agentspec.drafters.base import DraftReceipt
+from agentspec.drafters.tree import DraftTree, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from agentspec.drafters.base import Budget, DraftRequest
+
+DRAFTED_TOKENS = 10
+"""The value that transformers' own documentation sets `prompt_lookup_num_tokens` to."""
+
+
+class PromptLookupSession:
+    """See `agentspec.drafters.base.DraftSession`.
+
+    Args:
+        request: what is known before the first token.
+    """
+
+    def __init__(self, request: DraftRequest) -> None:
+        self._text: list[int] = request.prompt.tolist()
+        self._drafted = 0
+        self._receipt = DraftReceipt()
+
+    def propose(self, budget: Budget) -> DraftTree:
+        """A chain of what followed the first place where the last tokens stood before."""
+        count = min(DRAFTED_TOKENS, budget.max_nodes, budget.max_depth)
+        lookup = PromptLookupCandidateGenerator(num_output_tokens=count, max_length=len(self._text) + count + 1)
+        found, _ = lookup.get_candidates(torch.tensor([self._text]))
+        tokens = found[0, len(self._text) :].int().numpy()
+        self._drafted = len(tokens)
+        return chain(tokens, Source.REQUEST)
+
+    def commit(self, tokens: NDArray[np.int32]) -> None:
+        """See `agentspec.drafters.base.DraftSession.commit`."""
+        self._text += tokens.tolist()
+        self._receipt.steps += 1
+        for counts, number in ((self._receipt.drafted, self._drafted), (self._receipt.accepted, len(tokens) - 1)):
+            counts[Source.REQUEST] = counts.get(Source.REQUEST, 0) + number
+        self._drafted = 0
+
+    def receipt(self) -> DraftReceipt:
+        """Counts so far."""
+        return self._receipt
+
+
+class PromptLookupDrafter:
+    """Makes `PromptLookupSession`s."""
+
+    def begin(self, request: DraftRequest) -> PromptLookupSession:
+        """Start drafting for one request."""
+        return PromptLookupSession(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agentspec.training.data import DataSet
     from agentspec.training.features import FeatureStore
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def model_card(
-    plan: HeadPlan, data: DataSet, train: FeatureStore, history: Sequence[Progress], replayed: ReplayResult
+    plan: HeadPlan,
+    data: DataSet,
+    train: FeatureStore,
+    history: Sequence[Progress],
+    replayed: Mapping[str, ReplayResult],
 ) -> str:
     """Markdown.
 
@@ -24,7 +28,7 @@ def model_card(
         data: what was chosen to train on.
         train: what of it was recorded.
         history: the training log.
-        replayed: the head alone on held-out outputs.
+        replayed: the head alone on held-out outputs, by their sort.
     """
     recipe = plan.recipe
     measured = [line for line in history if line.acceptance is not None]
@@ -57,10 +61,8 @@ def model_card(
             f"{recipe.learning_rate:g}, seed {recipe.seed}",
             "- Licence: that of the target, whose weights it began as. Prompts quote code under permissive licences; "
             "what was learnt from is the target's own output.",
-            f"- Alone on held-out outputs, greedy, trees of at most 16 nodes: **{replayed.tokens_per_step:.2f} tokens "
-            f"per verify step** ({replayed.tokens} tokens, {replayed.drafted / max(1, replayed.steps):.1f} nodes a "
-            f"step; accepted at least 1, 2, ... drafted tokens in "
-            f"{', '.join(f'{count / max(1, replayed.steps):.0%}' for count in replayed.reached)} of the steps)",
+            "- Alone on held-out outputs, greedy, trees of at most 16 nodes:",
+            *(f"  - {sort}: {_reached(result)}" for sort, result in replayed.items()),
             "",
             "## Held-out acceptance by position",
             "",
@@ -73,6 +75,15 @@ def model_card(
             "",
             *(["## Packages quoted by the prompts", "", packages, ""] if packages else []),
         ]
+    )
+
+
+def _reached(result: ReplayResult) -> str:
+    steps = max(1, result.steps)
+    shares = ", ".join(f"{count / steps:.0%}" for count in result.reached)
+    return (
+        f"**{result.tokens_per_step:.2f} tokens per verify step** ({result.tokens} tokens, "
+        f"{result.drafted / steps:.1f} nodes a step; at least 1, 2, ... drafted tokens accepted in {shares} of the steps)"
     )
 
 

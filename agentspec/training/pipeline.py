@@ -6,6 +6,7 @@ import json
 import math
 import time
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -35,13 +36,17 @@ if TYPE_CHECKING:
 
     from agentspec.drafters.eagle3.head import Eagle3Head
     from agentspec.training.data import DataPlan, DataSet
+    from agentspec.training.replay import ReplayResult
     from agentspec.training.trainer import Progress, Recipe
 
 FEWEST_LAYERS = 7
 """Below, the low, middle and high layer that a head reads would not be three."""
 
-REPLAYED = 16
-"""Held-out sequences replayed for the card."""
+REPLAYED = 24
+"""Held-out sequences of each sort that are replayed for the card, spread evenly over its lengths."""
+
+SORTS = {"held_out": "conversations", "held_out_documents": "documents", "held_out_texts": "text files"}
+"""Held-out data by the folder of its shards."""
 
 REPLAY_BUDGET = Budget(max_nodes=16, max_depth=8, min_path_prob=0.02)
 """A tree as small as a CPU verifies."""
@@ -122,9 +127,7 @@ def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
     history = trainer.run(lambda progress: reporter.training(progress, plan.recipe.steps))
     save_head(head, plan.output)
     drafter = Eagle3Drafter.load(plan.output, embedding, config.num_hidden_layers, torch.float32)
-    measured = [held_out[index] for index in range(min(REPLAYED, len(held_out)))]
-    replayed = replay_head(drafter, measured, REPLAY_BUDGET)
-    card = model_card(plan, data, train, history, replayed)
+    card = model_card(plan, data, train, history, _replay(plan.work, drafter))
     (plan.output / "README.md").write_text(card, encoding="utf-8")
     return plan.output
 
@@ -162,6 +165,19 @@ def _record(
         listing.write_text(json.dumps(shards), encoding="utf-8")
     shards = json.loads(listing.read_text(encoding="utf-8"))
     return _store(plan.work, shards["train"]), _store(plan.work, shards["held_out"])
+
+
+def _replay(work: Path, drafter: Eagle3Drafter) -> dict[str, ReplayResult]:
+    """What the head alone reaches on each sort of held-out data."""
+    names = json.loads((work / "shards.json").read_text(encoding="utf-8"))["held_out"]
+    results = {}
+    for folder, sort in SORTS.items():
+        sequences = _store(work, [name for name in names if PurePath(name).parent.name == folder])
+        count = min(REPLAYED, len(sequences))
+        chosen = [sequences[number * len(sequences) // count] for number in range(count)]
+        if chosen:
+            results[sort] = replay_head(drafter, chosen, REPLAY_BUDGET)
+    return results
 
 
 def _store(work: Path, names: Sequence[str]) -> FeatureStore:

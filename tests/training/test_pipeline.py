@@ -77,7 +77,9 @@ def test_a_head_comes_out_and_drafts(small_folder, texts, chats, tmp_path):
     assert {part for part, *_ in notes.recorded} == {"held_out", "held_out_texts", "train", "texts"}
     card = (output / "README.md").read_text()
     assert "9 prompts for the target to answer greedily" in card
-    assert "tokens per verify step" in card
+    assert "  - conversations: **" in card
+    assert "  - text files: **" in card
+    assert "  - documents: **" not in card  # there were none
     assert "| 6 | 0." in card
     embedding = Checkpoint(small_folder).fetch("model.embed_tokens.weight")
     drafter = Eagle3Drafter.load(output, embedding, 7, torch.float32)

@@ -82,8 +82,9 @@ def _reached(result: ReplayResult) -> str:
     steps = max(1, result.steps)
     shares = ", ".join(f"{count / steps:.0%}" for count in result.reached)
     return (
-        f"**{result.tokens_per_step:.2f} tokens per verify step** ({result.tokens} tokens, "
-        f"{result.drafted / steps:.1f} nodes a step; at least 1, 2, ... drafted tokens accepted in {shares} of the steps)"
+        f"**{result.tokens_per_step:.2f} tokens per verify step** "
+        f"({result.tokens} tokens, {result.drafted / steps:.1f} nodes a step; "
+        f"at least 1, 2, ... drafted tokens accepted in {shares} of the steps)"
     )
 
 

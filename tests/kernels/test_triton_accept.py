@@ -21,9 +21,9 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before triton is imported", allow_module_level=True)
 
-from agentspec.kernels.triton.accept import NO_PARENT, DeviceSampling, accept
+from agentspec.kernels.triton.accept import NO_PARENT, DeviceSampling, Drawn, accept, draw_rows, follow_rows
 from agentspec.kernels.triton.bits import pack_mask_into
-from agentspec.kernels.triton.compaction import PathCompaction
+from agentspec.kernels.triton.compaction import PathCompaction, compact_rows
 from agentspec.kernels.triton.merge import merge_trees
 from agentspec.kernels.triton.thresholds import support_thresholds
 
@@ -198,9 +198,51 @@ def test_compaction_moves_accepted_rows_and_nothing_else(data, dtype):
         path[b, : len(rows)], counts[b] = torch.tensor(rows), len(rows)
         for before, after in zip(caches, expected, strict=True):
             after[where[b, : len(rows)]] = before[where[b, rows]]
-    PathCompaction(caches)(where.to(DEVICE), path.to(DEVICE), counts.to(DEVICE))
+    through_batch = data.draw(st.booleans())
+    if through_batch:
+        path = torch.where(path < 0, -1, path + torch.arange(batch, dtype=torch.int32)[:, None] * width)
+    PathCompaction(caches)(where.to(DEVICE), path.to(DEVICE), counts.to(DEVICE), through_batch=through_batch)
     for got, right in zip(caches, expected, strict=True):
         assert torch.equal(got.view(torch.uint8), right.view(torch.uint8))
+
+
+@settings(deadline=None, max_examples=30)
+@given(trees=st.lists(draft_trees(VOCAB), min_size=1, max_size=3), seed=st.integers(0, 9999), by_other=st.booleans())
+def test_paths_by_row_are_the_same_paths(trees, seed, by_other):
+    """The layout for engines that keep rows of the whole batch; draws are this module's or another sampler's."""
+    batch, width = len(trees), max(map(len, trees)) + 1
+    logits = torch.randn(batch * width, VOCAB, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    zeros = torch.zeros(batch, width, dtype=torch.int64, device=DEVICE)
+    draw = DeviceSampling(torch.zeros(batch, device=DEVICE), zeros[:, 0].contiguous(), zeros)
+    tokens, parents = device_rows(trees, [0] * batch, width)
+    expected = accept(logits, tokens, parents, draw)
+    drawn = Drawn.of(logits.argmax(-1)) if by_other else draw_rows(logits, width, draw)
+    found = follow_rows(drawn, tokens, parents)
+    assert torch.equal(found.counts, expected.counts)
+    base = torch.arange(batch, device=DEVICE)[:, None] * width
+    assert torch.equal(found.path, torch.where(expected.path < 0, -1, expected.path + base).int())
+    for b in range(batch):
+        count = int(found.counts[b])
+        on_path = found.path[b, :count].long()
+        assert found.tokens[on_path].tolist() == expected.tokens[b, :count].tolist()
+    assert int((found.tokens != 0).sum()) <= int(found.counts.sum())
+    rows = torch.randn(batch * width, 3, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    before = rows.clone()
+    compact_rows(rows, found.path, found.counts)
+    for b in range(batch):
+        count = int(found.counts[b])
+        assert torch.equal(rows[b * width : b * width + count], before[found.path[b, :count].long()])
+        assert torch.equal(rows[b * width + count : (b + 1) * width], before[b * width + count : (b + 1) * width])
+
+
+def test_where_everything_is_excluded_rows_draw_as_torch_does():
+    logits = torch.full((2, VOCAB), -math.inf, device=DEVICE)
+    logits[1, 3] = math.inf
+    zeros = torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
+    draw = DeviceSampling(torch.zeros(2, device=DEVICE), zeros[:, 0].contiguous(), zeros)
+    tokens, parents = device_rows([tree_of([])] * 2, [0, 0], 1)
+    verdict = follow_rows(draw_rows(logits, 1, draw), tokens, parents)
+    assert verdict.tokens.tolist() == logits.argmax(-1).tolist() == [0, 3]
 
 
 def test_compaction_refuses_caches_that_it_cannot_address():
@@ -208,6 +250,9 @@ def test_compaction_refuses_caches_that_it_cannot_address():
         PathCompaction([torch.zeros(4, 8).T])
     with pytest.raises(ValueError, match="one size"):
         PathCompaction([torch.zeros(4, 8), torch.zeros(4, 4)])
+    counts = torch.ones(1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="multiple of 4 bytes"):
+        compact_rows(torch.zeros(4, 3, dtype=torch.float16), torch.zeros(1, 4, dtype=torch.int32), counts)
 
 
 def merged_by_hand(trees, width):
@@ -227,12 +272,19 @@ def merged_by_hand(trees, width):
     return rows
 
 
+def moved_parents(parents, places):
+    """Parents as indices of nodes that lie at `places`."""
+    moved = places.gather(1, parents.clamp(min=0).long()).int()
+    return torch.where(parents < 0, -1, moved)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     groups=st.lists(st.lists(draft_trees(3, max_nodes=7), min_size=1, max_size=3), min_size=1, max_size=2),
     width=st.sampled_from([1, 4, 9, 70]),
+    seed=st.integers(0, 99),
 )
-def test_merged_trees_are_the_union_in_order(groups, width):
+def test_merged_trees_are_the_union_in_order(groups, width, seed):
     nodes = max(sum(map(len, trees)) for trees in groups) + 1
     tokens = torch.full((len(groups), nodes), -1, dtype=torch.int32)
     parents = torch.full((len(groups), nodes), -1, dtype=torch.int32)
@@ -244,7 +296,12 @@ def test_merged_trees_are_the_union_in_order(groups, width):
             parents[b, here] = torch.from_numpy(np.where(tree.parents < 0, -1, tree.parents + offset))
             offset += len(tree)
     roots = torch.arange(len(groups)) + 50
-    merged = merge_trees(roots.to(DEVICE), tokens.to(DEVICE), parents.to(DEVICE), width)
+    # Nodes are shuffled in memory; `order` has them in turn again.
+    places = torch.stack(
+        [torch.randperm(nodes, generator=torch.Generator().manual_seed(seed + b)) for b in range(len(groups))]
+    )
+    shuffled = [torch.empty_like(tokens).scatter_(1, places, one) for one in (tokens, moved_parents(parents, places))]
+    merged = merge_trees(roots.to(DEVICE), *(one.to(DEVICE) for one in (*shuffled, places)), width)
     for b, trees in enumerate(groups):
         rows = merged_by_hand(trees, width)
         union = tree_of([(parent - 1, token) for token, parent in rows])
@@ -254,6 +311,18 @@ def test_merged_trees_are_the_union_in_order(groups, width):
         assert merged.parents[b].tolist() == [-1, *(p for _, p in rows), *[NO_PARENT] * (width - count)]
         assert merged.depths[b, :count].tolist() == [0, *union.depths().tolist()]
         assert torch.equal(unpack_bits(merged.bits[b].cpu(), width), row_mask(union, width))
+        origins = merged.origins[b].cpu()
+        assert origins[0] == -1
+        assert shuffled[0][b][origins[1:count].long()].tolist() == merged.tokens[b, 1:count].tolist()
+        assert len(set(origins[1:count].tolist())) == count - 1
+        assert origins[count:].tolist() == [-1] * (width - count)
+
+
+def test_a_node_before_its_parent_is_left_out():
+    tokens, parents = torch.tensor([[5, 6, 7]], dtype=torch.int32), torch.tensor([[1, -1, -1]], dtype=torch.int32)
+    order = torch.tensor([[0, 1, 2]])
+    merged = merge_trees(*(one.to(DEVICE) for one in (torch.tensor([9]), tokens, parents, order)), 4)
+    assert merged.tokens[0, : int(merged.counts[0])].tolist() == [9, 6, 7]
 
 
 @settings(deadline=None, max_examples=15)

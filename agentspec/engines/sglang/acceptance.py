@@ -47,8 +47,15 @@ def sample(
         return result
     logits = logits_output.next_token_logits
     _process(logits, verify_input, batch.sampling_info, grammar_mask)
-    drawn = _draw(logits, verify_input, batch.sampling_info)
-    return _walk(drawn, verify_input)
+    greedy = batch.sampling_info.is_all_greedy
+    if verify_input.parents is not None:
+        from agentspec.engines.sglang import device_path
+
+        drawn = None if greedy else _draw(logits, verify_input, batch.sampling_info)
+        return device_path.walk(drawn, logits, verify_input)
+    if greedy:
+        return _walk(logits.argmax(-1).view(-1, verify_input.draft_token_num), verify_input)
+    return _walk(_draw(logits, verify_input, batch.sampling_info), verify_input)
 
 
 def _process(logits: Tensor, verify_input: AgentspecVerifyInput, sampling_info: Any, grammar_mask: Any) -> None:
@@ -71,7 +78,7 @@ def _penalise(logits: Tensor, verify_input: AgentspecVerifyInput) -> None:
     mask = verify_input.tail_mask
     for b, penalties in enumerate(verify_input.penalties):
         if penalties is not None and mask is not None:
-            nodes = len(verify_input.trees[b]) + 1
+            nodes = verify_input.nodes[b]
             penalties.apply(
                 logits[b * width : b * width + nodes],
                 tokens[b, :nodes],
@@ -81,10 +88,8 @@ def _penalise(logits: Tensor, verify_input: AgentspecVerifyInput) -> None:
 
 
 def _draw(logits: Tensor, verify_input: AgentspecVerifyInput, sampling_info: Any) -> Tensor:
-    """The target's token after every node, `int64[B, W]`; padding nodes get token 0, which nothing asks for."""
+    """The sampled token after every node, `int64[B, W]`; padding nodes get token 0, which nothing asks for."""
     width = verify_input.draft_token_num
-    if sampling_info.is_all_greedy:
-        return logits.argmax(-1).view(-1, width)
     drawn = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     for truncated in (False, True):
         members = [b for b, cuts in enumerate(verify_input.truncated) if cuts is truncated]
@@ -106,12 +111,12 @@ def _draw(logits: Tensor, verify_input: AgentspecVerifyInput, sampling_info: Any
 
 
 def _real_nodes(verify_input: AgentspecVerifyInput, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Request and flat row of every node of some requests' trees, padding left out."""
-    width, device = verify_input.draft_token_num, verify_input.positions.device
-    requests = torch.tensor(members, device=device)
-    nodes = torch.tensor([len(verify_input.trees[b]) + 1 for b in members], device=device)
-    owner, node = (torch.arange(width, device=device) < nodes.view(-1, 1)).nonzero(as_tuple=True)
-    return requests[owner], requests[owner] * width + node
+    """Request and flat row of every node of some requests' trees, as far as the host knows padding from nodes."""
+    width, nodes = verify_input.draft_token_num, verify_input.nodes
+    owner = [b for b in members for _ in range(nodes[b])]
+    rows = [b * width + node for b in members for node in range(nodes[b])]
+    both = torch.tensor([owner, rows]).to(verify_input.positions.device, non_blocking=True)
+    return both[0], both[1]
 
 
 def _per_node(sampling_info: Any, owner: Tensor, truncated: bool) -> Any:

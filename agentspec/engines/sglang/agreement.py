@@ -20,6 +20,11 @@ class Agreement:
     def __init__(self) -> None:
         self._group = get_parallel().tp_group
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is one rank."""
+        return bool(self._group.world_size == 1)
+
     def on(self, decision: _T) -> _T:
         """The first rank's value of `decision`; must be called by all ranks alike."""
         if self._group.world_size == 1:

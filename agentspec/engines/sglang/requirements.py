@@ -42,7 +42,7 @@ REQUIREMENTS = (
         f"{_SPECULATIVE}.spec_info", "SpeculativeAlgorithm.register", ("name", "supports_overlap", "spec_class")
     ),
     Requirement(f"{_SPECULATIVE}.spec_registry", "CustomSpecAlgo.handle_server_args", ("server_args",)),
-    Requirement(f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker.draft", ("batch",)),
+    Requirement(f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker.draft", ("batch", "with_topology")),
     Requirement(f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker.draft_forward", ("forward_batch",)),
     Requirement(
         f"{_SPECULATIVE}.eagle_worker_v2", "EagleDraftWorker._draft_extend_for_decode", ("batch", "batch_result")
@@ -96,6 +96,7 @@ REQUIREMENTS = (
             "spec_steps",
             "topk",
             "draft_token_num",
+            "draft_probs",
         ),
     ),
     Requirement(f"{_SPECULATIVE}.eagle_info", "EagleDraftInput", ("topk_p", "topk_index", "bonus_tokens")),

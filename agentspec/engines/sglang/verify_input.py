@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from sglang.kernels.ops.speculative.spec_tree import TreeMaskMode
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
 
-from agentspec.drafters.tree import ROOT, DraftTree, Source
 from agentspec.engines.sglang._native import pack
+from agentspec.kernels.full_mask import full_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from agentspec.drafters.tree import DraftTree
     from agentspec.engines.sglang.penalties import PathPenalties
 
 IRREGULAR = -1
@@ -33,15 +34,18 @@ class AgentspecVerifyInput(EagleVerifyInput):  # type: ignore[misc]
     """Our trees; what differs from EAGLE's is their shape and how they are sampled.
 
     Attributes:
-        trees: one per request.
+        nodes: per request, rows that may be reached, the root's included; the rest are padding.
         tail_mask: `bool[B, W, W]` on the device, row i marks the nodes that node i sees.
+        parents: `int32[B, W]` on the device, the row above each row, where acceptance is to run there; see
+            `agentspec.kernels.triton.accept`.
         penalties: per request, where it asks for any.
         truncated: per request, whether top-k, top-p or min-p cut its distribution.
         sampler: SGLang's own sampler of the target.
     """
 
-    trees: list[DraftTree] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
     tail_mask: Tensor | None = None
+    parents: Tensor | None = None
     penalties: list[PathPenalties | None] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
     sampler: Any = None
@@ -57,17 +61,38 @@ class AgentspecVerifyInput(EagleVerifyInput):  # type: ignore[misc]
         return CHAIN if self.draft_token_num == 1 else IRREGULAR
 
 
-def build_verify_input(
-    trees: list[DraftTree],
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a verify step on the device.
+
+    Attributes:
+        tokens: `int64[B, W]`.
+        positions: `int64[B, W]`.
+        mask: `bool[B, W, W]`, what every row sees of the rows.
+        first_child: `int64[B, W]`, -1 for none; None where acceptance follows `parents`.
+        next_sibling: likewise.
+        parents: `int32[B, W]`, or None where acceptance follows the links.
+        nodes: per request, rows that may be reached, the root's included.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    mask: Tensor
+    first_child: Tensor | None
+    next_sibling: Tensor | None
+    parents: Tensor | None
+    nodes: list[int]
+
+
+def host_rows(
+    trees: Sequence[DraftTree],
     roots: NDArray[np.int64],
     lengths: NDArray[np.int64],
     width: int,
-    *,
-    target_worker: Any,
     device: str,
-    penalties: list[PathPenalties | None],
-    truncated: list[bool],
-) -> AgentspecVerifyInput:
+    *,
+    with_parents: bool,
+) -> Rows:
     """Lay out trees for a verify step of `width` nodes per request.
 
     Args:
@@ -75,23 +100,49 @@ def build_verify_input(
         roots: `int64[B]`, the last committed tokens.
         lengths: `int64[B]`, committed tokens before them.
         width: nodes per request, the root included; shorter trees are padded with nodes that no link leads to.
-        target_worker: SGLang's worker of the target.
         device: where the target is.
-        penalties: per request, or None.
-        truncated: per request, whether its distribution is cut before sampling.
+        with_parents: whether acceptance runs on the device.
     """
     packed = pack([tree.tokens for tree in trees], [tree.parents for tree in trees], roots, lengths, width)
     tokens, positions, mask, first_child, next_sibling = (
         torch.from_numpy(array).to(device, non_blocking=True) for array in packed
     )
+    parents = None
+    if with_parents:
+        from agentspec.engines.sglang.device_path import parent_rows
+
+        parents = torch.from_numpy(parent_rows(trees, width)).to(device, non_blocking=True)
+    nodes = [len(tree) + 1 for tree in trees]
+    return Rows(tokens, positions, mask, first_child, next_sibling, parents, nodes)
+
+
+def verify_input_of(
+    rows: Rows,
+    lengths: NDArray[np.int64],
+    *,
+    target_worker: Any,
+    penalties: list[PathPenalties | None],
+    truncated: list[bool],
+) -> AgentspecVerifyInput:
+    """The input of SGLang's verify step.
+
+    Args:
+        rows: what is verified.
+        lengths: `int64[B]`, committed tokens before the roots.
+        target_worker: SGLang's worker of the target.
+        penalties: per request, or None.
+        truncated: per request, whether its distribution is cut before sampling.
+    """
+    tokens = rows.tokens
+    width = tokens.shape[1]
     runner = target_worker.model_runner
     return AgentspecVerifyInput(
         draft_token=tokens.flatten(),
-        custom_mask=_attention_mask(mask, lengths, runner.attn_backend),
-        positions=positions.flatten(),
-        retrieve_index=torch.arange(tokens.numel(), device=device).view(tokens.shape),
-        retrieve_next_token=first_child,
-        retrieve_next_sibling=next_sibling,
+        custom_mask=_attention_mask(rows.mask, lengths, runner.attn_backend),
+        positions=rows.positions.flatten(),
+        retrieve_index=torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape),
+        retrieve_next_token=rows.first_child,
+        retrieve_next_sibling=rows.next_sibling,
         retrieve_cum_len=None,
         spec_steps=width - 1,
         topk=IRREGULAR,
@@ -99,8 +150,9 @@ def build_verify_input(
         capture_hidden_mode=None,
         seq_lens_sum=None,
         seq_lens_cpu=None,
-        trees=trees,
-        tail_mask=mask,
+        nodes=rows.nodes,
+        tail_mask=rows.mask,
+        parents=rows.parents,
         penalties=penalties,
         truncated=truncated,
         sampler=runner.sampler,
@@ -114,12 +166,7 @@ def _attention_mask(tail: Tensor, lengths: NDArray[np.int64], attention_backend:
     if layout == TreeMaskMode.QLEN_ONLY:
         mask = tail.flatten()
     elif layout == TreeMaskMode.FULL_MASK:
-        width = tail.shape[1]
-        rows = [
-            torch.cat((one.new_ones(width, length), one), dim=1).flatten()
-            for one, length in zip(tail, lengths.tolist(), strict=True)
-        ]
-        mask = torch.cat(rows)
+        mask = full_mask(tail, lengths.tolist())
     else:
         raise NotImplementedError(f"the attention backend wants its tree mask as {layout.name}")
     if owned is not None and owned.fits(len(tail)):
@@ -127,73 +174,3 @@ def _attention_mask(tail: Tensor, lengths: NDArray[np.int64], attention_backend:
         buffer[: len(mask)].copy_(mask)
         return buffer
     return mask
-
-
-def eagle_trees(verify_input: Any, batch: int, scores: Tensor | None, chain_probability: float) -> list[DraftTree]:
-    """EAGLE-3's trees out of the verify input that SGLang's own worker built.
-
-    Args:
-        verify_input: `EagleVerifyInput` of n nodes per request.
-        batch: B.
-        scores: `[B, n - 1]`, path probabilities of the drafted nodes; None for a chain.
-        chain_probability: of each node of a chain, given its parent.
-    """
-    tokens = verify_input.draft_token.view(batch, -1).cpu().numpy().astype(np.int32)
-    first_child = verify_input.retrieve_next_token.cpu().numpy()
-    next_sibling = verify_input.retrieve_next_sibling.cpu().numpy()
-    reach = None if scores is None else scores.float().cpu().numpy()
-    return [
-        _eagle_tree(tokens[b], first_child[b], next_sibling[b], None if reach is None else reach[b], chain_probability)
-        for b in range(batch)
-    ]
-
-
-def _eagle_tree(
-    tokens: NDArray[np.int32],
-    first_child: NDArray[np.int64],
-    next_sibling: NDArray[np.int64],
-    reach: NDArray[np.float32] | None,
-    chain_probability: float,
-) -> DraftTree:
-    """One tree; nodes that no link reaches are left out, and so are repeated siblings."""
-    parent_of: dict[int, int] = {}
-    for node in range(len(tokens)):
-        child = int(first_child[node])
-        while child != -1:
-            parent_of[child] = node
-            child = int(next_sibling[child])
-    place: dict[int, int] = {0: ROOT}
-    nodes: list[tuple[int, int, float]] = []
-    taken: set[tuple[int, int]] = set()
-    for node in sorted(parent_of):
-        parent = parent_of[node]
-        edge = (place.get(parent, ROOT), int(tokens[node]))
-        if parent not in place or edge in taken:
-            continue
-        taken.add(edge)
-        place[node] = len(nodes)
-        nodes.append((edge[1], edge[0], _conditional(node, parent, reach, chain_probability)))
-    return DraftTree(
-        np.array([token for token, _, _ in nodes], np.int32),
-        np.array([parent for _, parent, _ in nodes], np.int32),
-        np.array([prob for _, _, prob in nodes], np.float32),
-        np.full(len(nodes), Source.EAGLE3, np.uint8),
-    )
-
-
-def _conditional(node: int, parent: int, reach: NDArray[np.float32] | None, chain_probability: float) -> float:
-    if reach is None:
-        return chain_probability
-    above = 1.0 if parent == 0 else float(reach[parent - 1])
-    ratio = float(reach[node - 1]) / above if above > 0 else 0.0
-    return min(max(ratio, 0.0), 1.0) if np.isfinite(ratio) else 0.0
-
-
-def accepted_sources(trees: Sequence[DraftTree], paths: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    """Sources of the accepted nodes of every request.
-
-    Args:
-        trees: one per request.
-        paths: `int64[B, D]`, accepted nodes within the request, the root first; negative entries are padding.
-    """
-    return [tree.source[path[path > 0] - 1] for tree, path in zip(trees, paths, strict=True)]

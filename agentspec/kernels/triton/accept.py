@@ -2,13 +2,13 @@
 
 The rule is that of `agentspec.kernels.acceptance` and `agentspec.kernels.sampling`, and so are the drawn tokens:
 `argmax(logits / T + Gumbel(seed, position))` over the tokens at or above a threshold, T = 0 being greedy. Two launches
-and no transfer to the host. The end of a text is left to the caller, who cuts the emitted tokens there.
+and no transfer to the host. The end of a text is left to the caller, who cuts the emitted tokens there. Draws of
+another sampler are followed in the same way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -61,6 +61,40 @@ class DeviceVerdict:
     counts: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Candidates for the token of every row: the best of each part of the vocabulary.
+
+    Attributes:
+        values: `float64[B * W, parts]`, what the candidates are compared by; the first of equals wins.
+        tokens: `int64[B * W, parts]`.
+    """
+
+    values: torch.Tensor
+    tokens: torch.Tensor
+
+    @classmethod
+    def of(cls, tokens: torch.Tensor) -> Drawn:
+        """Tokens that another sampler has drawn, `[B * W]`."""
+        chosen = tokens.reshape(-1, 1).long()
+        return cls(torch.zeros_like(chosen, dtype=torch.float64), chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdict:
+    """What a verify step emitted, laid out by rows of the whole batch.
+
+    Attributes:
+        tokens: `int32[B * W]`, the token drawn at every row on a path; 0 elsewhere.
+        path: `int32[B, W]`, row 0 and the accepted rows, counted through the batch, padded with -1.
+        counts: `int32[B]`, rows on the path.
+    """
+
+    tokens: torch.Tensor
+    path: torch.Tensor
+    counts: torch.Tensor
+
+
 def accept(logits: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, draw: DeviceSampling) -> DeviceVerdict:
     """Draw at every row and follow the draws from row 0.
 
@@ -70,12 +104,61 @@ def accept(logits: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, dr
         parents: `int32[B, W]`, the row above each row; -1 for row 0 and `NO_PARENT` for padding.
         draw: how.
     """
+    verdict = DeviceVerdict(
+        torch.full_like(tokens, -1),
+        torch.full(tokens.shape, -1, dtype=torch.int32, device=logits.device),
+        torch.empty(len(tokens), dtype=torch.int32, device=logits.device),
+    )
+    _follow(draw_rows(logits, tokens.shape[1], draw), tokens, parents, verdict, by_row=False)
+    return verdict
+
+
+def follow_rows(drawn: Drawn, tokens: torch.Tensor, parents: torch.Tensor) -> RowVerdict:
+    """Follow draws from row 0, whoever drew them; every draw is taken for what it is. Arguments as for `accept`."""
+    device = tokens.device
+    verdict = RowVerdict(
+        torch.zeros(tokens.numel(), dtype=torch.int32, device=device),
+        torch.full(tokens.shape, -1, dtype=torch.int32, device=device),
+        torch.empty(len(tokens), dtype=torch.int32, device=device),
+    )
+    _follow(drawn, tokens, parents, verdict, by_row=True)
+    return verdict
+
+
+def _follow(
+    drawn: Drawn, tokens: torch.Tensor, parents: torch.Tensor, verdict: DeviceVerdict | RowVerdict, *, by_row: bool
+) -> None:
     batch, width = tokens.shape
-    vocabulary = logits.shape[1]
+    parts = drawn.values.shape[1]
+    _walk[(batch,)](
+        drawn.values,
+        drawn.tokens,
+        tokens,
+        parents,
+        verdict.tokens,
+        verdict.path,
+        verdict.counts,
+        width,
+        parts,
+        BY_ROW=by_row,
+        ROWS=triton.next_power_of_2(width),
+        PARTS=triton.next_power_of_2(parts),
+    )
+
+
+def draw_rows(logits: torch.Tensor, width: int, draw: DeviceSampling) -> Drawn:
+    """Draw at every row.
+
+    Args:
+        logits: `[B * W, V]`, of any float type, the last axis contiguous.
+        width: W.
+        draw: how.
+    """
+    rows, vocabulary = logits.shape
     parts = triton.cdiv(vocabulary, _PART)
-    values = torch.empty(batch * width, parts, dtype=torch.float64, device=logits.device)
-    drawn = torch.empty(batch * width, parts, dtype=torch.int64, device=logits.device)
-    _draw[(batch * width, parts)](
+    values = torch.empty(rows, parts, dtype=torch.float64, device=logits.device)
+    drawn = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
+    _draw[(rows, parts)](
         logits,
         draw.temperatures,
         draw.seeds,
@@ -90,43 +173,25 @@ def accept(logits: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, dr
         BLOCK=_BLOCK,
         PART=_PART,
     )
-    verdict = DeviceVerdict(
-        torch.full_like(tokens, -1),
-        torch.full((batch, width), -1, dtype=torch.int32, device=logits.device),
-        torch.empty(batch, dtype=torch.int32, device=logits.device),
-    )
-    _walk[(batch,)](
-        values,
-        drawn,
-        tokens,
-        parents,
-        verdict.tokens,
-        verdict.path,
-        verdict.counts,
-        width,
-        parts,
-        ROWS=triton.next_power_of_2(width),
-        PARTS=triton.next_power_of_2(parts),
-    )
-    return verdict
+    return Drawn(values, drawn)
 
 
 @triton.jit
 def _draw(
-    logits: Any,
-    temperatures: Any,
-    seeds: Any,
-    positions: Any,
-    thresholds: Any,
-    values: Any,
-    drawn: Any,
-    vocabulary: Any,
-    row_stride: Any,
-    width: Any,
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    thresholds,
+    values,
+    drawn,
+    vocabulary,
+    row_stride,
+    width,
     TRUNCATED: tl.constexpr,
     BLOCK: tl.constexpr,
     PART: tl.constexpr,
-) -> None:
+):
     """The best token of one part of the vocabulary at one row, and its value: `[B * W, parts]` each."""
     row, part = tl.program_id(0), tl.program_id(1)
     request = row // width
@@ -139,6 +204,7 @@ def _draw(
         offsets = start + tl.arange(0, BLOCK)
         inside = offsets < vocabulary
         scores = tl.load(logits + row.to(tl.int64) * row_stride + offsets, mask=inside, other=float("-inf"))
+        scores = scores.to(tl.float32)
         # A NaN, the one value that differs from itself, wins and is found out in the walk.
         scores = tl.where(scores == scores, scores, float("inf"))  # noqa: PLR0124
         if greedy:
@@ -159,18 +225,19 @@ def _draw(
 
 @triton.jit
 def _walk(
-    values: Any,
-    drawn: Any,
-    tokens: Any,
-    parents: Any,
-    emitted: Any,
-    path: Any,
-    counts: Any,
-    width: Any,
-    parts: Any,
+    values,
+    drawn,
+    tokens,
+    parents,
+    emitted,
+    path,
+    counts,
+    width,
+    parts,
+    BY_ROW: tl.constexpr,
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
-) -> None:
+):
     """Follow one request's draws."""
     first = tl.program_id(0) * width
     rows = tl.arange(0, ROWS)
@@ -183,9 +250,14 @@ def _walk(
         offset = (first + row) * parts
         best = tl.load(values + offset + place, mask=place < parts, other=float("-inf"))
         token = tl.load(drawn + offset + tl.argmax(best, 0))
-        token = tl.where(tl.max(best, 0) == float("inf"), -1, token)
-        tl.store(path + first + count, row)
-        tl.store(emitted + first + count, token)
+        if BY_ROW:
+            token = tl.maximum(token, 0)  # as torch has it where every token is excluded
+            tl.store(path + first + count, first + row)
+            tl.store(emitted + first + row, token)
+        else:
+            token = tl.where(tl.max(best, 0) == float("inf"), -1, token)
+            tl.store(path + first + count, row)
+            tl.store(emitted + first + count, token)
         count += 1
         row = tl.max(tl.where((above == row) & (held == token) & (token >= 0), rows, -1), 0)
     tl.store(counts + tl.program_id(0), count)

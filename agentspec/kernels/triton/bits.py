@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
@@ -28,7 +28,7 @@ def pack_mask_into(mask: torch.Tensor, out: torch.Tensor) -> None:
 
 
 @triton.jit
-def _pack(mask: Any, out: Any, width: Any, words: Any) -> None:
+def _pack(mask, out, width, words):
     row, word = tl.program_id(0), tl.program_id(1)
     place = tl.arange(0, WORD)
     column = word * WORD + place

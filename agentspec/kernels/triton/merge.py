@@ -7,7 +7,6 @@ for; merged here, the host only sends its own nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -27,6 +26,7 @@ class DeviceTrees:
         bits: `int64[B, W, words]`, the rows that each row sees; padding rows see themselves.
         depths: `int32[B, W]`, rows between a row and row 0; 0 for padding rows.
         counts: `int32[B]`, rows that are not padding.
+        origins: `int32[B, W]`, the node that each row was made from, the first of equal ones; -1 for row 0 and padding.
     """
 
     tokens: torch.Tensor
@@ -34,16 +34,20 @@ class DeviceTrees:
     bits: torch.Tensor
     depths: torch.Tensor
     counts: torch.Tensor
+    origins: torch.Tensor
 
 
-def merge_trees(roots: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, width: int) -> DeviceTrees:
+def merge_trees(
+    roots: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor, order: torch.Tensor, width: int
+) -> DeviceTrees:
     """One tree out of several per request; equal tokens under one parent become one node.
 
     Args:
         roots: `int64[B]`, the last committed tokens.
-        tokens: `int32[B, N]`, the nodes of all trees of a request in order of preference, parents before their
-            children; negative tokens are padding.
+        tokens: `int32[B, N]`, the nodes of all trees of a request; negative tokens are padding.
         parents: `int32[B, N]`, index of each node's parent among them, -1 for children of the root.
+        order: `int64[B, N]`, the nodes in order of preference, parents before their children; a node that comes before
+            its parent is left out.
         width: rows of the result; nodes for which there is no room are left out with their descendants.
     """
     batch, nodes = tokens.shape
@@ -55,16 +59,19 @@ def merge_trees(roots: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor
         torch.empty(batch, width, words, dtype=torch.int64, device=device),
         torch.empty(batch, width, dtype=torch.int32, device=device),
         torch.empty(batch, dtype=torch.int32, device=device),
+        torch.empty(batch, width, dtype=torch.int32, device=device),
     )
     _merge[(batch,)](
         roots,
         tokens,
         parents,
+        order,
         merged.tokens,
         merged.parents,
         merged.bits,
         merged.depths,
         merged.counts,
+        merged.origins,
         nodes,
         width,
         words,
@@ -78,22 +85,24 @@ def merge_trees(roots: torch.Tensor, tokens: torch.Tensor, parents: torch.Tensor
 
 @triton.jit
 def _merge(
-    roots: Any,
-    tokens: Any,
-    parents: Any,
-    out_tokens: Any,
-    out_parents: Any,
-    out_bits: Any,
-    out_depths: Any,
-    out_counts: Any,
-    nodes: Any,
-    width: Any,
-    words: Any,
+    roots,
+    tokens,
+    parents,
+    order,
+    out_tokens,
+    out_parents,
+    out_bits,
+    out_depths,
+    out_counts,
+    out_origins,
+    nodes,
+    width,
+    words,
     PADDING: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     NODES: tl.constexpr,
-) -> None:
+):
     """One request; the tree stays in registers, and an entry is picked out of a vector by comparing indices."""
     request = tl.program_id(0)
     rows, index = tl.arange(0, ROWS), tl.arange(0, NODES)
@@ -104,9 +113,11 @@ def _merge(
     one = tl.full([ROWS, WORDS], 1, tl.int64)
     own = tl.where(word[None, :] == rows[:, None] // 64, one << (rows % 64)[:, None].to(tl.int64), 0)
     bits = own
+    origin = tl.full([ROWS], -1, tl.int32)
     place = tl.full([NODES], -1, tl.int32)  # row of every node; -1: left out
     count = tl.full((), 1, tl.int32)
-    for node in range(nodes):
+    for turn in range(nodes):
+        node = tl.load(order + request * nodes + turn).to(tl.int32)
         token = tl.load(tokens + request * nodes + node).to(tl.int64)
         parent = tl.load(parents + request * nodes + node)
         parent_row = tl.where(parent < 0, 0, tl.sum(tl.where(index == parent, place, 0), 0))
@@ -120,6 +131,7 @@ def _merge(
         held = tl.where(here, token, held)
         above = tl.where(here, parent_row, above)
         depth = tl.where(here, parent_depth + 1, depth)
+        origin = tl.where(here, node, origin)
         bits = tl.where(here[:, None], own | parent_bits[None, :], bits)
         row = tl.where(wanted, tl.where(new, count, known), -1)
         place = tl.where(index == node, row, place)
@@ -128,6 +140,7 @@ def _merge(
     tl.store(out_tokens + request * width + rows, held, mask=inside)
     tl.store(out_parents + request * width + rows, above, mask=inside)
     tl.store(out_depths + request * width + rows, depth, mask=inside)
+    tl.store(out_origins + request * width + rows, origin, mask=inside)
     target = out_bits + (request * width + rows)[:, None] * words + word[None, :]
     tl.store(target, bits, mask=inside[:, None] & (word < words)[None, :])
     tl.store(out_counts + request, count)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -15,7 +13,7 @@ SECOND_FACTOR = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit
-def mix(value: Any) -> Any:
+def mix(value):
     """The output function of SplitMix64 of `uint64` values."""
     value = (value ^ (value >> 30)) * FIRST_FACTOR
     value = (value ^ (value >> 27)) * SECOND_FACTOR
@@ -23,13 +21,13 @@ def mix(value: Any) -> Any:
 
 
 @triton.jit
-def position_key(seed: Any, position: Any) -> Any:
+def position_key(seed, position):
     """The `uint64` that the noise of all tokens at one position is made from."""
     return mix(mix(seed.to(tl.uint64)) + position.to(tl.uint64) * GAMMA)
 
 
 @triton.jit
-def gumbel(key: Any, tokens: Any) -> Any:
+def gumbel(key, tokens):
     """Standard Gumbel noise of tokens, `float64`."""
     bits = mix(key + (tokens.to(tl.uint64) + 1) * GAMMA)
     uniform = ((bits >> 12).to(tl.float64) + 0.5) * 2.0**-52

@@ -6,7 +6,7 @@ Contract: `agentspec.kernels.paged_tree_attention`. Long contexts are split amon
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -94,31 +94,31 @@ def _depths(bits: torch.Tensor, width: int) -> torch.Tensor:
 
 @triton.jit
 def _attend(
-    query: Any,
-    keys: Any,
-    values: Any,
-    page_indptr: Any,
-    page_indices: Any,
-    kv_lengths: Any,
-    bits: Any,
-    depths: Any,
-    outputs: Any,
-    sums: Any,
-    all_rows: Any,
-    width: Any,
-    group: Any,
-    kv_heads: Any,
-    words: Any,
-    scale: Any,
-    soft_cap: Any,
-    window: Any,
+    query,
+    keys,
+    values,
+    page_indptr,
+    page_indices,
+    kv_lengths,
+    bits,
+    depths,
+    outputs,
+    sums,
+    all_rows,
+    width,
+    group,
+    kv_heads,
+    words,
+    scale,
+    soft_cap,
+    window,
     PAGE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     TILE: tl.constexpr,
     KEYS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     WINDOWED: tl.constexpr,
-) -> None:
+):
     """One tile of (row, head) pairs that share a key head, over one share of the keys."""
     tiles = tl.cdiv(width * group, TILE)
     request, kv_head, split = tl.program_id(0) // tiles, tl.program_id(1), tl.program_id(2)

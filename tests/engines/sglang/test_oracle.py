@@ -1,4 +1,7 @@
-"""The CPU stand-ins against SGLang's own Triton kernels, in a process of its own for Triton's interpreter."""
+"""Triton kernels against what they must equal, in processes of their own for Triton's interpreter.
+
+The CPU stand-ins are compared with SGLang's kernels, and our device path with the host path.
+"""
 
 import os
 import subprocess
@@ -9,17 +12,20 @@ import pytest
 
 pytestmark = pytest.mark.sglang
 
+REPOSITORY = Path(__file__).parents[3]
 
-def test_stand_ins_equal_triton_kernels() -> None:
+
+@pytest.mark.parametrize("script", ["triton_oracle", "device_oracle"])
+def test_both_sides_are_equal(script: str) -> None:
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "SGLANG_USE_CPU_ENGINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "TORCHDYNAMO_DISABLE": "1",
     }
-    script = Path(__file__).with_name("triton_oracle.py")
+    command = [sys.executable, "-m", f"tests.engines.sglang.{script}"]
     run = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip().endswith("all equal")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentspec.benchmarking.baselines import chain
 from agentspec.drafters.base import Budget, Drafter, DraftReceipt, DraftRequest, DraftSession
 from agentspec.drafters.tree import ROOT, DraftTree, Source
 
@@ -33,15 +32,6 @@ SGLANG_DEPTH = 18
 SGLANG_BREADTH = (1, 10)
 """Defaults of SGLang's server."""
 _CAPACITY = 1_000_000
-_MAX_OUTPUT = 65_536
-
-
-class TransformersPromptLookup(Drafter):
-    """`PromptLookupCandidateGenerator` of `transformers`: prompt and output only."""
-
-    def begin(self, request: DraftRequest) -> DraftSession:
-        """Start on one request."""
-        return _PromptLookupSession(request.prompt)
 
 
 class ArcticSuffixDecoding(Drafter):
@@ -58,7 +48,9 @@ class ArcticSuffixDecoding(Drafter):
         return _ArcticSession(self._indexed[1], next(self._numbers), request.prompt)
 
     def _index(self, snapshot: Snapshot | None) -> Any:
-        from arctic_inference.suffix_decoding import SuffixDecodingCache  # noqa: PLC0415 - not always installed
+        from arctic_inference.suffix_decoding import (  # type: ignore[import-not-found]  # noqa: PLC0415
+            SuffixDecodingCache,
+        )
 
         cache = SuffixDecodingCache(max_tree_depth=ARCTIC_DEPTH)
         for tokens in _documents(snapshot):
@@ -130,33 +122,6 @@ class _PeerSession(DraftSession):
 
     def _append(self, tokens: NDArray[np.int32]) -> None:
         raise NotImplementedError
-
-
-class _PromptLookupSession(_PeerSession):
-    def __init__(self, prompt: NDArray[np.int32]) -> None:
-        import torch  # noqa: PLC0415 - slow, and not needed by the other drafters
-
-        super().__init__()
-        self._length = len(prompt)
-        self._text = torch.empty((1, len(prompt) + _MAX_OUTPUT), dtype=torch.long)
-        self._text[0, : len(prompt)] = torch.from_numpy(prompt)
-        self._generators: dict[int, Any] = {}
-
-    def _draft(self, nodes: int) -> DraftTree:
-        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator  # noqa: PLC0415
-
-        if nodes not in self._generators:
-            self._generators[nodes] = PromptLookupCandidateGenerator(
-                num_output_tokens=nodes, max_matching_ngram_size=MAX_NGRAM, max_length=self._text.shape[1]
-            )
-        found = self._generators[nodes].get_candidates(self._text[:, : self._length])[0]
-        return chain(found[0, self._length :].numpy().astype(np.int32), Source.REQUEST)
-
-    def _append(self, tokens: NDArray[np.int32]) -> None:
-        import torch  # noqa: PLC0415
-
-        self._text[0, self._length : self._length + len(tokens)] = torch.from_numpy(tokens)
-        self._length += len(tokens)
 
 
 class _ArcticSession(_PeerSession):
@@ -235,8 +200,14 @@ def _documents(snapshot: Snapshot | None) -> Iterator[NDArray[np.int32]]:
         yield from (tokens for document in snapshot.documents() if len(tokens := snapshot.tokens(document)))
 
 
+def _prompt_lookup() -> Drafter:
+    from agentspec.benchmarking.prompt_lookup import PromptLookupDrafter  # noqa: PLC0415 - loads torch
+
+    return PromptLookupDrafter(drafted_tokens=None, max_ngram=MAX_NGRAM)
+
+
 PEERS: dict[str, tuple[str, Callable[[], Drafter]]] = {
-    "transformers": ("transformers", TransformersPromptLookup),
+    "transformers": ("transformers", _prompt_lookup),
     "arctic": ("arctic_inference", ArcticSuffixDecoding),
     "sglang-ngram": ("sglang", SGLangNgram),
 }

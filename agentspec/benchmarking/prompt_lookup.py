@@ -26,17 +26,27 @@ class PromptLookupSession:
 
     Args:
         request: what is known before the first token.
+        drafted_tokens: most tokens drafted at once; None: as many as the budget allows.
+        max_ngram: longest n-gram that is looked up; None: transformers' default.
     """
 
-    def __init__(self, request: DraftRequest) -> None:
+    def __init__(self, request: DraftRequest, drafted_tokens: int | None, max_ngram: int | None) -> None:
+        self._drafted_tokens = drafted_tokens
+        self._max_ngram = max_ngram
         self._text: list[int] = request.prompt.tolist()
         self._drafted = 0
         self._receipt = DraftReceipt()
 
     def propose(self, budget: Budget) -> DraftTree:
         """A chain of what followed the first place where the last tokens stood before."""
-        count = min(DRAFTED_TOKENS, budget.max_nodes, budget.max_depth)
-        lookup = PromptLookupCandidateGenerator(num_output_tokens=count, max_length=len(self._text) + count + 1)
+        count = min(budget.max_nodes, budget.max_depth)
+        if self._drafted_tokens is not None:
+            count = min(count, self._drafted_tokens)
+        lookup = PromptLookupCandidateGenerator(
+            num_output_tokens=count,
+            max_matching_ngram_size=self._max_ngram,
+            max_length=len(self._text) + count + 1,
+        )
         found, _ = lookup.get_candidates(torch.tensor([self._text]))
         tokens = found[0, len(self._text) :].int().numpy()
         self._drafted = len(tokens)
@@ -56,8 +66,12 @@ class PromptLookupSession:
 
 
 class PromptLookupDrafter:
-    """Makes `PromptLookupSession`s."""
+    """Makes `PromptLookupSession`s, see there for the arguments."""
+
+    def __init__(self, drafted_tokens: int | None = DRAFTED_TOKENS, max_ngram: int | None = None) -> None:
+        self._drafted_tokens = drafted_tokens
+        self._max_ngram = max_ngram
 
     def begin(self, request: DraftRequest) -> PromptLookupSession:
         """Start drafting for one request."""
-        return PromptLookupSession(request)
+        return PromptLookupSession(request, self._drafted_tokens, self._max_ngram)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentspec.benchmarking.baselines import BASELINES
 from agentspec.benchmarking.comparison import contenders
-from agentspec.benchmarking.peers import PEERS, ArcticSuffixDecoding, TransformersPromptLookup, installed_peers
+from agentspec.benchmarking.peers import PEERS, ArcticSuffixDecoding, installed_peers
 from agentspec.benchmarking.replay import replay
 from agentspec.benchmarking.repository import indexed
 from agentspec.benchmarking.traces import Document
@@ -32,13 +32,13 @@ def ints(*values: int) -> NDArray[np.int32]:
 @given(st.lists(st.integers(0, 3), min_size=4, max_size=30), st.lists(st.integers(0, 3), min_size=1, max_size=30))
 def test_prompt_lookup_of_transformers_is_what_ours_is(prompt: list[int], output: list[int]) -> None:
     request, budget = DraftRequest(ints(*prompt)), Budget(max_nodes=5)
-    theirs = replay(TransformersPromptLookup(), request, ints(*output), budget)
+    theirs = replay(PEERS["transformers"][1](), request, ints(*output), budget)
     ours = replay(BASELINES["prompt-lookup"], request, ints(*output), budget)
     assert (theirs.steps, theirs.drafted) == (ours.steps, ours.drafted)
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "elsewhere", ("no_such_package", TransformersPromptLookup))
+    monkeypatch.setitem(PEERS, "elsewhere", ("no_such_package", ArcticSuffixDecoding))
     assert "elsewhere" not in installed_peers()
     with pytest.raises(InvalidRequestError, match="'elsewhere' needs the package no_such_package"):
         contenders(["elsewhere"])

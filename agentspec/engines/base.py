@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -162,6 +163,18 @@ class TokenLogprob:
     text: str
     logprob: float
     top: tuple[tuple[int, str, float], ...] = ()
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """Arguments of a tool call as an object.
+
+    Text that is none, which a model may write, comes under one key, so that nothing is lost.
+    """
+    try:
+        parsed = json.loads(arguments or "{}")
+    except ValueError:
+        parsed = arguments
+    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 @dataclass(frozen=True, slots=True)

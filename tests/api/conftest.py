@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -17,7 +18,7 @@ import uvicorn
 from agentspec.api.app import create_app
 from agentspec.api.repositories import RepositoryRegistry
 from agentspec.config import Settings
-from tests.api.scripted_engine import ScriptedEngine
+from tests.api.scripted_engine import QWEN, ScriptedEngine
 from tests.api.scripted_indexer import ScriptedIndexer
 
 if TYPE_CHECKING:
@@ -116,6 +117,17 @@ def sdk(server: LiveServer, shared_sdk: openai.OpenAI) -> openai.OpenAI:
     return shared_sdk
 
 
+@pytest.fixture(scope="session")
+def shared_claude(shared: LiveServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=shared.url, api_key="none", max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def claude(server: LiveServer, shared_claude: anthropic.Anthropic) -> anthropic.Anthropic:
+    return shared_claude
+
+
 @pytest.fixture
 def allowed_root(tmp_path: Path) -> Path:
     root = tmp_path / "allowed"
@@ -128,3 +140,17 @@ def serve(allowed_root: Path) -> Iterator[Callable[..., LiveServer]]:
     """Starts servers for one test, for settings that differ or a state that must be fresh."""
     with contextlib.ExitStack() as stack:
         yield lambda **server: stack.enter_context(live_server(allowed_root, **server))
+
+
+@pytest.fixture
+def qwen(serve: Callable[..., LiveServer]) -> LiveServer:
+    """A server whose tokenizer has the markers of Qwen's coders."""
+    server = serve()
+    server.engine.special = QWEN
+    return server
+
+
+@pytest.fixture
+def qwen_http(qwen: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=qwen.url) as client:
+        yield client

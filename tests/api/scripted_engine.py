@@ -20,6 +20,17 @@ CHARACTERS_PER_CHUNK = 4
 FIRST_SPECIAL = 0x110000
 """Token of the first special token of a tokenizer that has some."""
 
+QWEN = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<|file_sep|>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|repo_name|>",
+]
+"""Special tokens of Qwen's coders."""
+
 Step = Chunk | float | Exception
 """A chunk to yield, seconds to sleep, or an error to raise."""
 

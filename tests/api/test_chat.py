@@ -42,33 +42,6 @@ def test_streamed_answer_is_the_whole_answer(sdk: openai.OpenAI, engine: Scripte
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["stop"]
 
 
-def test_stream_without_usage_unless_asked(sdk: openai.OpenAI) -> None:
-    chunks = list(sdk.chat.completions.create(model="scripted-model", messages=HELLO, stream=True))
-    assert all("usage" not in chunk.model_fields_set for chunk in chunks)
-    assert all(chunk.choices for chunk in chunks)
-
-
-def test_stream_with_usage_when_asked(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
-    stream = sdk.chat.completions.create(
-        model="scripted-model", messages=HELLO, stream=True, stream_options={"include_usage": True}
-    )
-    *others, last = list(stream)
-    assert all(chunk.choices and chunk.usage is None for chunk in others)
-    assert last.choices == []
-    assert last.usage is not None
-    assert last.usage.completion_tokens == len(engine.reply)
-
-
-def test_done_comes_last_after_one_finish_chunk_per_choice(http: httpx.Client) -> None:
-    body = {"messages": HELLO, "n": 3, "stream": True, "stream_options": {"include_usage": True}}
-    *chunks, done = events(http.post("/v1/chat/completions", json=body))
-    assert done == "[DONE]"
-    finished = [choice["index"] for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]]
-    assert sorted(finished) == [0, 1, 2]
-    last_word = {choice["index"]: choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]}
-    assert set(last_word.values()) == {"stop"}, "nothing follows the finish chunk of a choice"
-
-
 def test_choices_are_kept_apart(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
     whole = sdk.chat.completions.create(model="scripted-model", messages=HELLO, n=3)
     expected = [engine.reply, engine.reply + "#1", engine.reply + "#2"]

@@ -4,45 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from agentspec.api.fim import FAMILIES, ContextFile, FimDetector
 from agentspec.engines.base import Chunk, Receipt
-from tests.api.scripted_engine import FIRST_SPECIAL, ScriptedEngine
+from tests.api.scripted_engine import FIRST_SPECIAL, QWEN, ScriptedEngine
 from tests.api.test_chat import events
 from tests.api.test_errors import COMPLETIONS, assert_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import openai
+    import httpx
 
     from tests.api.conftest import LiveServer
-
-QWEN = [
-    "<|fim_prefix|>",
-    "<|fim_suffix|>",
-    "<|fim_middle|>",
-    "<|file_sep|>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|repo_name|>",
-]
-
-
-@pytest.fixture
-def qwen(serve: Callable[..., LiveServer]) -> LiveServer:
-    server = serve()
-    server.engine.special = QWEN
-    return server
-
-
-@pytest.fixture
-def client(qwen: LiveServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=qwen.url) as client:
-        yield client
-
 
 PROMPTS = {
     "qwen": "<|fim_prefix|>left<|fim_suffix|>right<|fim_middle|>",
@@ -91,19 +64,9 @@ async def test_other_files_without_a_marker_for_files_are_plain_text() -> None:
     assert template.prompt("left", "right", [ContextFile("a.py", "A")]) == "[SUFFIX]right[PREFIX]A\nleft"
 
 
-def test_suffix_without_a_template_is_a_clear_error(sdk: openai.OpenAI, http: httpx.Client) -> None:
-    body = {"prompt": "def f(", "suffix": "): pass"}
-    message = assert_error(http.post(COMPLETIONS, json=body), 400, param="suffix")
-    assert "scripted-model" in message
-    assert_error(http.post("/infill", json={"input_prefix": "a", "input_suffix": "b"}), 400)
-    assert_error(http.post("/v1/fim/completions", json={"prompt": "a", "suffix": "b"}), 400)
-    assert http.post(COMPLETIONS, json={"prompt": "x", "suffix": ""}).status_code == 200
-    assert http.post(COMPLETIONS, json={"prompt": "x", "suffix": None}).status_code == 200
-
-
-def test_suffix(client: httpx.Client, qwen: LiveServer) -> None:
+def test_suffix(qwen_http: httpx.Client, qwen: LiveServer) -> None:
     body = {"prompt": "left", "suffix": "right", "echo": True, "max_tokens": 99, "stop": "\n\n"}
-    answer = client.post(COMPLETIONS, json=body).json()
+    answer = qwen_http.post(COMPLETIONS, json=body).json()
     request = qwen.engine.requests[-1]
     assert request.prompt == PROMPTS["qwen"]
     assert set(request.sampling.stop_token_ids) == {FIRST_SPECIAL + number for number in range(len(QWEN))}
@@ -111,63 +74,29 @@ def test_suffix(client: httpx.Client, qwen: LiveServer) -> None:
     assert answer["choices"][0]["text"] == "left" + qwen.engine.reply
 
 
-def test_no_template_is_wrapped_twice_and_no_marker_leaks(client: httpx.Client, qwen: LiveServer) -> None:
-    for suffix in ("right", None):
-        client.post(COMPLETIONS, json={"prompt": PROMPTS["qwen"], "suffix": suffix})
-        request = qwen.engine.requests[-1]
-        assert request.prompt == PROMPTS["qwen"]
-        assert FIRST_SPECIAL in request.sampling.stop_token_ids
-    client.post(COMPLETIONS, json={"prompt": "plain"})
-    assert qwen.engine.requests[-1].sampling.stop_token_ids == ()
+def test_suffix_and_token_ids_exclude_each_other(qwen_http: httpx.Client) -> None:
+    assert_error(qwen_http.post(COMPLETIONS, json={"prompt": [1, 2], "suffix": "right"}), 400, param="suffix")
 
 
-def test_suffix_and_token_ids_exclude_each_other(client: httpx.Client) -> None:
-    assert_error(client.post(COMPLETIONS, json={"prompt": [1, 2], "suffix": "right"}), 400, param="suffix")
-
-
-def test_infill(client: httpx.Client, qwen: LiveServer) -> None:
-    body = {
-        "input_prefix": "left",
-        "input_suffix": "right",
-        "prompt": "begun",
-        "input_extra": [{"filename": "b.py", "text": "B = 1"}, {"filename": "c.py", "text": "C = 2"}],
-        "filename": "a.py",
-        "n_predict": 99,
-        "samplers": ["top_k", "infill"],
-        "cache_prompt": True,
-        "t_max_predict_ms": 500,
-    }
-    answer = client.post("/infill", json=body).json()
-    request = qwen.engine.requests[-1]
-    assert request.prompt == (
-        "<|file_sep|>b.py\nB = 1\n<|file_sep|>c.py\nC = 2\n<|file_sep|>a.py\n" + PROMPTS["qwen"] + "begun"
-    )
-    assert (request.sampling.temperature, request.sampling.max_tokens) == (0.0, 99)
-    assert answer["content"] == qwen.engine.reply
-    assert (answer["stop"], answer["stop_type"], answer["model"]) == (True, "eos", "scripted-model")
-    assert answer["tokens_predicted"] == answer["timings"]["predicted_n"] == len(qwen.engine.reply)
-    assert answer["timings"]["prompt_n"] == answer["tokens_evaluated"] - answer["tokens_cached"]
-
-
-def test_infill_streams(client: httpx.Client, qwen: LiveServer) -> None:
-    parts = events(client.post("/infill", json={"input_prefix": "left", "stream": True, "n_predict": 6}))
+def test_infill_streams(qwen_http: httpx.Client, qwen: LiveServer) -> None:
+    parts = events(qwen_http.post("/infill", json={"input_prefix": "left", "stream": True, "n_predict": 6}))
     assert "".join(part["content"] for part in parts) == qwen.engine.reply[:6]
     assert [part["stop"] for part in parts] == [False, False, True]
     assert parts[-1]["stop_type"] == "limit"
 
 
-def test_infill_that_only_warms_the_cache(client: httpx.Client, qwen: LiveServer) -> None:
-    answer = client.post("/infill", json={"input_prefix": "left", "n_predict": 0}).json()
+def test_infill_that_only_warms_the_cache(qwen_http: httpx.Client, qwen: LiveServer) -> None:
+    answer = qwen_http.post("/infill", json={"input_prefix": "left", "n_predict": 0}).json()
     assert answer["content"] == ""
     assert qwen.engine.requests[-1].sampling.max_tokens == 1
-    client.post("/infill", json={"input_prefix": "left", "n_predict": -1})
+    qwen_http.post("/infill", json={"input_prefix": "left", "n_predict": -1})
     assert qwen.engine.requests[-1].sampling.max_tokens is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_fim_completions(client: httpx.Client, qwen: LiveServer, stream: bool) -> None:
+def test_fim_completions(qwen_http: httpx.Client, qwen: LiveServer, stream: bool) -> None:
     body = {"model": "scripted-model", "prompt": "left", "suffix": "right", "random_seed": 3, "stream": stream}
-    response = client.post("/v1/fim/completions", json=body)
+    response = qwen_http.post("/v1/fim/completions", json=body)
     request = qwen.engine.requests[-1]
     assert (request.prompt, request.sampling.seed) == (PROMPTS["qwen"], 3)
     if stream:
@@ -179,10 +108,10 @@ def test_fim_completions(client: httpx.Client, qwen: LiveServer, stream: bool) -
         assert response.json()["object"] == "chat.completion"
 
 
-def test_errors_inside_an_infill_stream(client: httpx.Client, qwen: LiveServer) -> None:
+def test_errors_inside_an_infill_stream(qwen_http: httpx.Client, qwen: LiveServer) -> None:
     qwen.engine.script = lambda request: [Chunk(0, "a", (1,)), RuntimeError("secret")]
-    parts = events(client.post("/infill", json={"input_prefix": "left", "stream": True}))
+    parts = events(qwen_http.post("/infill", json={"input_prefix": "left", "stream": True}))
     assert parts[0]["content"] == "a"
     assert parts[1]["error"]["code"] == "internal_error"
     qwen.engine.script = lambda request: [Chunk(0, finish_reason="stop", receipt=Receipt())]
-    assert client.post("/infill", json={"input_prefix": "left"}).json()["content"] == ""
+    assert qwen_http.post("/infill", json={"input_prefix": "left"}).json()["content"] == ""

@@ -15,26 +15,12 @@ from tests.api.scripted_engine import tool_call
 from tests.api.test_disconnect import SLOW, assert_freed_since
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import httpx
 
-    from tests.api.conftest import LiveServer
     from tests.api.scripted_engine import ScriptedEngine
 
 HELLO = [{"role": "user", "content": "hello"}]
 MODEL = "scripted-model"
-
-
-@pytest.fixture(scope="session")
-def shared_claude(shared: LiveServer) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=shared.url, api_key="none", max_retries=0, timeout=10) as client:
-        yield client
-
-
-@pytest.fixture
-def claude(server: LiveServer, shared_claude: anthropic.Anthropic) -> anthropic.Anthropic:
-    return shared_claude
 
 
 def tool_script(request: object) -> list[object]:
@@ -94,24 +80,6 @@ def test_events_nest(http: httpx.Client, engine: ScriptedEngine) -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_tool_use_deltas_reassemble(claude: anthropic.Anthropic, engine: ScriptedEngine) -> None:
-    engine.script = tool_script
-    tools = [{"name": "read", "description": "reads", "input_schema": {"type": "object"}}]
-    whole = claude.messages.create(model=MODEL, max_tokens=9, messages=HELLO, tools=tools)
-    with claude.messages.stream(model=MODEL, max_tokens=9, messages=HELLO, tools=tools) as stream:
-        streamed = stream.get_final_message()
-    for message in (whole, streamed):
-        assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
-        calls = message.content[2:]
-        assert [(call.id, call.name, call.input) for call in calls] == [
-            ("call-a", "read", {"path": "a.py"}),
-            ("call-b", "list", {}),
-        ]
-        assert message.stop_reason == "tool_use"
-        assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (5, 4)
-    assert engine.requests[0].prompt.tools[0]["function"]["parameters"] == {"type": "object"}
-
-
 def test_arguments_that_are_no_object_are_not_lost(claude: anthropic.Anthropic, engine: ScriptedEngine) -> None:
     call = tool_call(0, "c", name="read", arguments='{"path": ')
     engine.script = lambda request: [call, Chunk(0, finish_reason="tool_calls")]
@@ -161,11 +129,6 @@ def test_conversations_are_translated(claude: anthropic.Anthropic, engine: Scrip
     sampling = request.sampling
     assert (sampling.stop, sampling.temperature, sampling.top_p, sampling.top_k) == (("END",), 0.5, 0.9, 7)
     assert sampling.max_tokens == 9
-
-
-def test_count_tokens(claude: anthropic.Anthropic) -> None:
-    counted = claude.messages.count_tokens(model=MODEL, messages=HELLO, system="be brief")
-    assert counted.input_tokens == len("<system>be brief<user>hello")
 
 
 @pytest.mark.parametrize("stream", [False, True])

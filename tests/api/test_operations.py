@@ -179,18 +179,6 @@ def test_logs_hold_no_prompt_no_completion_and_no_key(
     assert "canary" not in text
 
 
-def test_keepalive_comments_while_the_engine_works(serve: Callable[..., LiveServer]) -> None:
-    server = serve(keepalive_seconds=0.05)
-    engine = server.engine
-    engine.script = lambda request: [0.3, Chunk(0, "def", (1, 2, 3)), 0.3, Chunk(0, finish_reason="stop")]
-    with httpx.Client(base_url=server.url) as http:
-        text = http.post(CHAT, json={"messages": HELLO, "stream": True}).text
-    before, after = text.split("data: ", 1)
-    assert before.count(": keepalive\n\n") >= 3
-    assert after.count(": keepalive\n\n") >= 3
-    assert text.endswith("data: [DONE]\n\n")
-
-
 def test_no_keepalive_from_a_stuck_engine(serve: Callable[..., LiveServer]) -> None:
     server = serve(keepalive_seconds=0.05)
     server.engine.progress = 17

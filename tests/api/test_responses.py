@@ -118,41 +118,6 @@ def test_tools_reach_the_model_as_functions(sdk: openai.OpenAI, engine: Scripted
     assert functions[1]["parameters"]["required"] == ["input"]
 
 
-def test_replayed_items_without_id_or_status(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
-    sdk.responses.create(
-        model=MODEL,
-        instructions="be brief",
-        input=[
-            {"role": "developer", "content": "no comments"},
-            {
-                "role": "user",
-                "content": [{"type": "input_text", "text": "read "}, {"type": "input_text", "text": "it"}],
-            },
-            {"type": "reasoning", "summary": [], "encrypted_content": "x"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "reading"}]},
-            {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"},
-            {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": 'say "x"'},
-            {"type": "function_call_output", "call_id": "c1", "output": "A = 1"},
-            {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "done"}]},
-        ],
-    )
-
-    def call(call_id: str, name: str, arguments: str) -> dict[str, object]:
-        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-    assert engine.requests[0].prompt.messages == [
-        {"role": "system", "content": "be brief\n\nno comments"},
-        {"role": "user", "content": "read it"},
-        {
-            "role": "assistant",
-            "content": "reading",
-            "tool_calls": [call("c1", "read", "{}"), call("c2", "apply_patch", '{"input":"say \\"x\\""}')],
-        },
-        {"role": "tool", "content": "A = 1", "tool_call_id": "c1"},
-        {"role": "tool", "content": "done", "tool_call_id": "c2"},
-    ]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_continues_another(sdk: openai.OpenAI, engine: ScriptedEngine, stream: bool) -> None:
     engine.script = tool_script

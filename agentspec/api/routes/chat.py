@@ -21,4 +21,5 @@ async def create_chat_completion(
 ) -> Response:
     """Continue a conversation."""
     sampling = body.sampling(body.alternatives, body.limit)
-    return await chat_answer(services, caller, body, request, prompt=body.prompt(), sampling=sampling)
+    prompt = body.prompt(stable_prefix=services.settings.server.stable_prefix)
+    return await chat_answer(services, caller, body, request, prompt=prompt, sampling=sampling)

@@ -32,7 +32,7 @@ async def create_message(body: MessagesRequest, request: Request, services: Serv
     """Continue a conversation."""
     model = services.require_model(body.model)
     chat = body.as_chat()
-    prompt = chat.prompt()
+    prompt = chat.prompt(stable_prefix=services.settings.server.stable_prefix)
     call_id = new_id("msg_")
     requests = engine_requests(
         services,
@@ -57,5 +57,7 @@ async def create_message(body: MessagesRequest, request: Request, services: Serv
 async def count_tokens(body: CountTokensRequest, services: ServicesOf) -> TokenCountResponse:
     """Tokens of a conversation as the model would see it."""
     services.require_model(body.model)
-    tokens = await services.engine.tokenize(chat_prompt(body.conversation(), body.offered_tools()))
+    stable = services.settings.server.stable_prefix
+    prompt = chat_prompt(body.conversation(), body.offered_tools(), stable_prefix=stable)
+    tokens = await services.engine.tokenize(prompt)
     return TokenCountResponse(input_tokens=len(tokens))

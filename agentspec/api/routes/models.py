@@ -48,7 +48,8 @@ async def tokenize(body: TokenizeRequest, services: ServicesOf) -> TokenizeRespo
     if isinstance(text, str):
         tokens = await services.engine.tokenize(text)
     else:
-        tokens = await services.engine.tokenize(chat_prompt(text, body.tools))
+        stable = services.settings.server.stable_prefix
+        tokens = await services.engine.tokenize(chat_prompt(text, body.tools, stable_prefix=stable))
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=services.engine.model.context_length)
 
 

@@ -50,7 +50,7 @@ async def create_response(body: ResponsesRequest, request: Request, services: Se
         caller=caller,
         fields=chat,
         call_id=response_id,
-        prompts=[chat.prompt()],
+        prompts=[chat.prompt(stable_prefix=services.settings.server.stable_prefix)],
         sampling=chat.sampling(None, chat.max_tokens),
     )
     work = _Work(services, caller, ResponseBuilder(body, model, response_id), [*earlier, *body.items()])

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentspec.api.schemas.common import GenerationFields, RequestModel, TextPart, TokenCount
 from agentspec.api.schemas.tools import OfferedTool, Tool, ToolCall, ToolChoiceObject
 from agentspec.api.schemas.usage import ReceiptField, Usage
+from agentspec.api.stable_prefix import with_stable_prefix
 from agentspec.engines.base import ChatPrompt, ToolChoice
 from agentspec.errors import InvalidRequestError
 
@@ -54,6 +55,7 @@ class Message(RequestModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
     def rendered(self, position: int) -> dict[str, Any]:
         """The message as chat templates expect it: plain text, and no role that they do not know.
@@ -69,6 +71,8 @@ class Message(RequestModel):
             message["name"] = self.name
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
+        if self.reasoning_content:
+            message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
         return message
@@ -100,8 +104,11 @@ class ChatCompletionRequest(GenerationFields):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="variables of the chat template")
 
-    def prompt(self) -> ChatPrompt:
+    def prompt(self, *, stable_prefix: bool) -> ChatPrompt:
         """The conversation for the engine.
+
+        Args:
+            stable_prefix: whether what changes with every request is moved behind what stays.
 
         Raises:
             InvalidRequestError: it asks for something that cannot be done.
@@ -112,7 +119,7 @@ class ChatCompletionRequest(GenerationFields):
             )
         tools = () if self.tool_choice == "none" else self.tools or ()
         offered = [tool for tool in tools if isinstance(tool, Tool)]
-        return chat_prompt(self.messages, offered, self.chat_template_kwargs)
+        return chat_prompt(self.messages, offered, self.chat_template_kwargs, stable_prefix=stable_prefix)
 
     @property
     def tool_policy(self) -> ToolChoice:
@@ -146,9 +153,19 @@ class ChatCompletionRequest(GenerationFields):
 
 
 def chat_prompt(
-    messages: Sequence[Message], tools: Sequence[Tool] | None, template_kwargs: Mapping[str, Any] | None = None
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    *,
+    stable_prefix: bool,
 ) -> ChatPrompt:
     """A conversation as the engine takes it; system messages at its begin become one, as many templates ask for.
+
+    Args:
+        messages: of the conversation.
+        tools: offered to the model.
+        template_kwargs: variables of the chat template.
+        stable_prefix: whether what changes with every request is moved behind what stays.
 
     Raises:
         InvalidRequestError: a message holds something other than text.
@@ -159,7 +176,7 @@ def chat_prompt(
         text = "\n\n".join(message["content"] for message in leading)
         rendered[: len(leading)] = [{"role": "system", "content": text}]
     return ChatPrompt(
-        messages=rendered,
+        messages=with_stable_prefix(rendered) if stable_prefix else rendered,
         tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
         template_kwargs=template_kwargs or {},
     )

@@ -7,6 +7,7 @@ import json
 import string
 from typing import TYPE_CHECKING, Any
 
+from agentspec.engines.base import arguments_object
 from agentspec.engines.local.answers.parser import THINK, THINK_END, AnswerParser
 from agentspec.engines.local.answers.tool_format import HERMES, MISTRAL, MISTRAL_NAMED, ToolFormat, tool_format
 
@@ -91,19 +92,10 @@ def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(message)
     if message.get("tool_calls"):
         changed["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
+            {**call, "function": {**call["function"], "arguments": arguments_object(call["function"]["arguments"])}}
             for call in message["tool_calls"]
         ]
     return changed
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; text that is none, which a model may write, under one key, so that nothing is lost."""
-    try:
-        parsed = json.loads(arguments or "{}")
-    except ValueError:
-        parsed = arguments
-    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 def _with_short_ids(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ async def collect(engine, request):
         result.text += chunk.text
         result.reasoning += chunk.reasoning
         result.tool_calls += chunk.tool_calls
+        assert len({delta["index"] for delta in chunk.tool_calls}) == len(chunk.tool_calls), "one delta of each call"
         result.tokens += chunk.token_ids
         result.logprobs += chunk.logprobs or ()
         result.finish_reason = chunk.finish_reason

@@ -81,7 +81,12 @@ def calls_of(choice):
 
 
 def without_ids(choice):
-    return [(delta["index"], delta["function"]) for delta in choice.tool_calls]
+    """Calls as they are; how a step's deltas are cut into chunks depends on what was accepted at once."""
+    calls = {}
+    for delta in choice.tool_calls:
+        name, arguments = calls.get(delta["index"], ("", ""))
+        calls[delta["index"]] = (name + delta["function"].get("name", ""), arguments + delta["function"]["arguments"])
+    return calls
 
 
 async def both_ways(target, requests):

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from agentspec.config import Settings
 from agentspec.engines.base import ChatPrompt, Chunk, OutputFormat, SamplingParams, ToolChoice
 from agentspec.engines.sglang.chat_stream import UNKNOWN_TOKEN, ChatStream
 from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
+from agentspec.engines.sglang.engine import SGLangEngine
 from agentspec.engines.sglang.generate_stream import GenerateStream
 from agentspec.engines.sglang.sampling import chat_format_params, format_params, sampling_params, tool_params
 from agentspec.errors import (
@@ -249,3 +252,18 @@ async def test_a_prescribed_form_is_sent_along() -> None:
     choice = Choice("x", 0, SamplingParams(), {}, output_format=OutputFormat("regex", "[0-9]"))
     await run(GenerateStream(client_of(respond), choice, "one:"))
     assert bodies[0]["sampling_params"]["regex"] == "[0-9]"
+
+
+async def test_an_answer_that_is_begun_goes_on_behind_its_tokens() -> None:
+    bodies: list[Any] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json={"tokens": [1, 2] if "messages" in bodies[-1] else [7]})
+
+    engine = SGLangEngine(Settings.load(sglang={"url": "http://sglang"}), "m")
+    engine._client = client_of(respond)
+    prompt = ChatPrompt([{"role": "user", "content": "hi"}], answer_prefix="```\n")
+    assert await engine.tokenize(prompt) == [1, 2, 7]
+    assert bodies[-1] == {"prompt": "```\n", "add_special_tokens": False}
+    assert await engine.tokenize(replace(prompt, answer_prefix="")) == [1, 2]

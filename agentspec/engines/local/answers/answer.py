@@ -70,7 +70,7 @@ class Answer:
         """What was added since the last time.
 
         Readers of a chunk take its reasoning first, then its text, then its calls; what came in another order goes
-        into further chunks.
+        into further chunks. Many look at one delta of a call only, so a chunk has no more.
 
         Args:
             index: of the choice.
@@ -78,12 +78,6 @@ class Answer:
             logprobs: one per token, when asked for.
             receipt: for the last chunk.
         """
-        groups: list[list[Part]] = [[]]
-        for part in self._parts:
-            if groups[-1] and part.kind < groups[-1][-1].kind:
-                groups.append([])
-            groups[-1].append(part)
-        self._parts = []
         chunks = [
             Chunk(
                 index=index,
@@ -91,8 +85,9 @@ class Answer:
                 reasoning="".join(part.reasoning for part in group),
                 tool_calls=tuple(part.tool_call for part in group if part.tool_call is not None),
             )
-            for group in groups
+            for group in _grouped(self._parts)
         ]
+        self._parts = []
         chunks[0] = replace(chunks[0], token_ids=tuple(tokens), logprobs=None if logprobs is None else tuple(logprobs))
         if self.finish_reason is not None:
             chunks[-1] = replace(
@@ -122,3 +117,17 @@ class Answer:
             if self._parser.calls and reason == "stop":
                 reason = "tool_calls"
         self.finish_reason = reason
+
+
+def _grouped(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts by the chunk that they go into, at least one; a chunk holds at most one delta of each call."""
+    groups: list[list[Part]] = [[]]
+    for part in parts:
+        last = groups[-1][-1] if groups[-1] else part
+        if part.continues(last):
+            groups[-1][-1] = last.joined(part)
+        elif part.kind < last.kind or (part.index is not None and part.index == last.index and part is not last):
+            groups.append([part])
+        else:
+            groups[-1].append(part)
+    return groups

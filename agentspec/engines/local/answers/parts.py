@@ -33,6 +33,24 @@ class Part:
         """Place among the kinds, in the order in which readers take them."""
         return 2 if self.tool_call is not None else 1 if self.text else 0
 
+    @property
+    def index(self) -> int | None:
+        """Index of the call that this belongs to, if it belongs to one."""
+        return None if self.tool_call is None else int(self.tool_call["index"])
+
+    def continues(self, other: Part) -> bool:
+        """Whether this and `other`, which came just before, are both arguments of one call."""
+        if self is other or self.tool_call is None or other.tool_call is None or self.index != other.index:
+            return False
+        return "id" not in self.tool_call and "id" not in other.tool_call
+
+    def joined(self, behind: Part) -> Part:
+        """These arguments and those behind them in one."""
+        assert self.tool_call is not None
+        assert behind.tool_call is not None
+        pieces = [call["function"]["arguments"] for call in (self.tool_call, behind.tool_call)]
+        return Part(tool_call={"index": self.index, "function": {"arguments": "".join(pieces)}})
+
 
 class CallWriter:
     """Collects the parts of an answer: each call has an index and an id of its own, and its name comes first.

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.api.edits.answer_text import unified_diff
+from agentspec.api.edits.diff_stream import SETTLED_LINES, DiffStream
 from agentspec.api.edits.lines import split_lines
 from agentspec.api.edits.patch_formats import apply_patch, detect_format
 from agentspec.api.edits.replacements import PatchMismatchError
@@ -193,3 +194,38 @@ def test_git_takes_our_diffs(
     command = ["git", "apply", "--whitespace=nowarn", "--unidiff-zero", "-"]
     subprocess.run(command, cwd=folder, input=diff.encode(), check=True)
     assert (folder / "f.py").read_bytes().decode() == new
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_diff_that_is_written_as_the_text_comes(data: st.DataObject) -> None:
+    """However the new text is cut into pieces, the diff is the same and makes it of the old one."""
+    old = data.draw(
+        st.lists(st.sampled_from("abcdefghij"), max_size=40).map(lambda lines: [f"{line}\n" for line in lines])
+    )
+    new = list(old)
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.integers(0, len(new)))
+        new[place : place + data.draw(st.integers(0, 2))] = data.draw(
+            st.lists(st.sampled_from(["x\n", "y\n"]), max_size=2)
+        )
+    before, after = "".join(old) + data.draw(ENDS), "".join(new) + data.draw(ENDS)
+    size = data.draw(st.integers(1, 20))
+    diff = DiffStream("f.py", before)
+    written = "".join(diff.push(after[at : at + size]) for at in range(0, len(after), size)) + diff.end()
+    assert written == unified_diff(SourceFile("f.py", before), after)
+    assert (written == "") == (before == after)
+    if written:
+        assert apply_patch(before, written, "unified_diff", "f.py") == after
+
+
+def test_hunks_come_before_the_text_ends() -> None:
+    old = [f"line {number}\n" for number in range(40)]
+    new = [*old[:3], "new\n", *old[3:30], *old[31:]]
+    diff = DiffStream("f.py", "".join(old))
+    pieces = [diff.push(line) for line in new]
+    first = next(number for number, piece in enumerate(pieces) if piece)
+    assert first == 3 + SETTLED_LINES, "as soon as it is certain"
+    assert pieces[first].startswith("--- a/f.py\n+++ b/f.py\n@@ -1,6 +1,7 @@\n line 0\n")
+    assert diff.end() == ""
+    assert sum(piece.count("@@ -") for piece in pieces) == 2

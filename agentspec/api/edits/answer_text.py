@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
-from agentspec.api.edits.lines import split_lines
+from agentspec.api.edits.diff_stream import DiffStream
 
 if TYPE_CHECKING:
     from agentspec.api.edits.source_file import SourceFile
     from agentspec.api.schemas.edits import Output
 
-CONTEXT_LINES = 3
-"""Unchanged lines around each change of a patch."""
+UNNAMED = "file"
+"""Path of a file in a diff where nobody has said it."""
 
 
 class FencedText:
@@ -73,7 +72,7 @@ class AnswerText:
         if self._before and not self._before.endswith("\n"):
             self._before += "\n"  # new lines behind a last line that did not end
         self._fenced = FencedText(fence, ends_with_line_feed=ended)
-        self._written = ""
+        self._diff = diff_of(file) if output == "patch" else None
 
     def begin(self) -> str:
         """What is certain before the model has written anything."""
@@ -87,23 +86,24 @@ class AnswerText:
         """What is left at the end of the model's text.
 
         Args:
-            complete: whether the model came to its end. A text that was cut off gets no patch and no lines behind it.
+            complete: whether the model came to its end. Nothing follows a text that was cut off.
         """
         if not complete:
             return ""
         rest = self._give(self._fenced.end() + (self._after if self._output != "selection" else ""))
-        return unified_diff(self._file, self._written) if self._output == "patch" else rest
+        return rest if self._diff is None else rest + self._diff.end()
 
     def _give(self, text: str) -> str:
-        if self._output != "patch":
-            return self._file.restored(text)
-        self._written += text
-        return ""
+        restored = self._file.restored(text)
+        return restored if self._diff is None else self._diff.push(restored)
+
+
+def diff_of(file: SourceFile) -> DiffStream:
+    """A diff from a file, as its owner has it, to a new text that comes in pieces."""
+    return DiffStream(file.path or UNNAMED, file.restored(file.text))
 
 
 def unified_diff(file: SourceFile, new: str) -> str:
     """The diff that makes `new`, which has line feeds alone, of a file; empty where nothing changed."""
-    path = file.path or "file"
-    old_lines, new_lines = (split_lines(file.restored(text)) for text in (file.text, new))
-    diff = difflib.unified_diff(old_lines, new_lines, f"a/{path}", f"b/{path}", n=CONTEXT_LINES)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in diff)
+    diff = diff_of(file)
+    return diff.push(file.restored(new)) + diff.end()

@@ -37,18 +37,16 @@ if TYPE_CHECKING:
 
 SEED = 20
 REPLAY_BUDGET = Budget(max_nodes=96, max_depth=256, min_path_prob=0.05)
-OBSERVED_DEPTH = 160
+OBSERVED_DEPTH = 256
 """Nodes along the true continuation that are noted at each step."""
 EASY = 0.97
 """Nodes whose first proposal is this likely and right are thinned out..."""
-EASY_KEPT = 0.05
+EASY_KEPT = 0.1
 """...to this share, and weigh accordingly more."""
 CANDIDATE_NODES = 60_000
 """Nodes that the first stage is fitted on..."""
 CANDIDATE_DEPTH = 12
 """...all of them at most this far into the continuation: deeper ones are nearly all alike."""
-LONG_COPY = 48
-"""After a step that accepted more than this, two steps go unobserved: long copies are nearly all alike, too."""
 
 
 @dataclass
@@ -106,14 +104,12 @@ def accepted(session_tree: Any, rest: NDArray[np.int32]) -> int:
 
 def observe_stream(session: TreeSession, output: NDArray[np.int32]) -> list[dict[str, NDArray[Any]]]:
     """Replay one stream; what the ranker saw at every step."""
-    seen, at, skip = [], 0, 0
+    seen, at = [], 0
     while at < len(output):
-        if skip == 0:
-            seen.append(session.observe(output[at:], OBSERVED_DEPTH))
+        seen.append(session.observe(output[at:], OBSERVED_DEPTH))
         taken = accepted(session.propose(REPLAY_BUDGET), output[at:]) + 1
         session.commit(output[at : at + taken])
         at += taken
-        skip = 2 if taken > LONG_COPY and skip == 0 else max(skip - 1, 0)
     return seen
 
 
@@ -123,7 +119,7 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     node = np.concatenate([step["candidate_node"] + first for step, first in zip(seen, first_node[:-1], strict=True)])
     features = np.concatenate([step["features"].reshape(-1, _native.FEATURES) for step in seen])
     hits = np.concatenate([step["hits"] for step in seen])
-    easy = (np.exp(4 * features[:, 0]) > EASY) & (hits == 1)
+    easy = (np.exp(4 * features[:, _native.NODE_FEATURES]) > EASY) & (hits == 1)
     kept = ~easy | (draw.random(len(hits)) < EASY_KEPT)
     weight = np.where(easy, 1 / EASY_KEPT, 1.0).astype(np.float32)
     candidates = np.concatenate([step["candidates"].reshape(-1, 5) for step in seen])
@@ -135,21 +131,18 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, folder: Path, weights_of: dict[int, Weights], share: float = 1.0) -> dict[int, Rows]:
+def observe_all(traces: Any, folder: Path, weights_of: dict[int, Weights]) -> dict[int, Rows]:
     """Rows by stream number.
 
     Args:
         traces: the harness's streams.
         folder: of their indexes.
         weights_of: what the ranker holds while it replays a stream, by the stream's fold.
-        share: of the streams to look at.
     """
     drafters = {fold: TreeDrafter(_native.Ranker(weights)) for fold, weights in weights_of.items()}
     draw, rows = np.random.default_rng(SEED), {}
     for number in traces.select():
         meta = traces.meta[number]
-        if draw.random() >= share:
-            continue
         request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
         drafter = drafters[fold_of(meta["id"])]
         rows[number] = thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw)
@@ -246,27 +239,26 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
     parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes, kept for next time")
     parser.add_argument("--out", type=Path, required=True, help="folder for the fitted weights")
-    parser.add_argument("--tables", type=Path, help="folder of an earlier run: keep its first stage")
-    parser.add_argument("--share", type=float, default=1.0, help="of the streams to fit on")
-    parser.add_argument("--epochs", type=int, default=5, help="of the network")
+    parser.add_argument("--epochs", type=int, default=30, help="of the network")
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
     fold = {number: fold_of(traces.meta[number]["id"]) for number in traces.select()}
-    fitted = {}
-    if arguments.tables:
-        fitted = {k: read_weights(arguments.tables / f"without-{k}.json") for k in range(FOLDS)}
-    else:
-        rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), neutral_weights()))
-        for k in range(FOLDS):
-            fitted[k] = fit_candidates([rows[number] for number in rows if fold[number] != k], neutral_weights())
+
+    def streams(rows: dict[int, Rows], left_out: int | None) -> list[Rows]:
+        return [rows[number] for number in rows if fold[number] != left_out]
+
+    neutral = neutral_weights()
+    rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), neutral))
+    left_out: list[int | None] = [None, *range(FOLDS)]
+    tables = {k: fit_candidates(streams(rows, k), neutral) for k in left_out}
     # The features hold sums of the first stage's weights. With two folds, every stream trains exactly one of them.
-    rows = observe_all(traces, arguments.index, {1 - k: weights for k, weights in fitted.items()}, arguments.share)
+    rows = observe_all(traces, arguments.index, {1 - k: tables[k] for k in range(FOLDS)})
     for k in range(FOLDS):
-        fitted[k] = fit_network([rows[number] for number in rows if fold[number] != k], fitted[k], arguments.epochs)
-        write_weights(fitted[k], arguments.out / f"without-{k}.json")
-    tables: Weights = {name: ((fitted[0][name] + fitted[1][name]) / 2).astype(np.float32) for name in SHAPES}
-    write_weights(fit_network(list(rows.values()), tables, arguments.epochs), arguments.out / "all.json")
+        fitted = fit_network(streams(rows, k), tables[k], arguments.epochs)
+        write_weights(fitted, arguments.out / f"without-{k}.json")
+    rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), tables[None]))
+    write_weights(fit_network(streams(rows, None), tables[None], arguments.epochs), arguments.out / "all.json")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class Budget:
         max_depth: hard cap on the depth of the tree.
         min_path_prob: nodes whose estimated path probability is lower are never drafted.
         cost: `float32[K]`, `cost[n]` = seconds of one verify step over `n` drafted nodes plus the last committed
-            token; the tree is cut where tokens per second stop rising. None: only the other bounds apply.
+            token; the tree is cut where more nodes would cost more seconds than they are expected to save. None: only
+            the other bounds apply.
     """
 
     max_nodes: int = 64

@@ -13,6 +13,7 @@ import numpy as np
 from agentspec.drafters import _native
 from agentspec.drafters.escaped_view import EscapedSpelling, cuts_hold
 from agentspec.drafters.formats import FormatTokens, find_tokens
+from agentspec.drafters.prose import prose_tokens
 from agentspec.drafters.token_classes import TokenTable
 from agentspec.drafters.views import without_line_numbers
 
@@ -85,6 +86,10 @@ class EditMaterial:
             closes = tuple(find_tokens(tokens, pair.close) for pair in self.formats.pairs)
             self._kept.words[path] = FormatWords(_native.IndexedText(tokens), closes, self.formats.fence(path))
         return self._kept.words[path]
+
+    def named(self) -> NDArray[np.int32]:
+        """`int32[M]`: tokens of the names and words in the prompt's prose."""
+        return prose_tokens(self._request.prompt, self._codec)
 
     def vocabulary_size(self) -> int:
         """No token of this request, as far as it is known, is this large."""

@@ -26,6 +26,7 @@ class TokenClass(IntEnum):
     SPACED_WORD = 3
     WORD = 4
     PUNCTUATION = 5
+    FENCE = 6
 
 
 class TokenTrait(IntFlag):
@@ -45,6 +46,8 @@ class TokenTrait(IntFlag):
 
 def token_class(text: str) -> TokenClass:
     """The class of a token by its text."""
+    if "```" in text:
+        return TokenClass.FENCE
     if "\n" in text:
         return TokenClass.NEWLINE
     if text.isspace():

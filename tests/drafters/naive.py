@@ -64,6 +64,7 @@ class Node:
     path: tuple[int, ...] = field(compare=False)
     candidates: list[Candidate] = field(compare=False)
     probability: float = field(compare=False)
+    path_probability: float = field(compare=False)
 
 
 ROOT_LIMITS = (48, 12)
@@ -81,6 +82,16 @@ def recency_bucket(newer: int) -> int:
 def match_bucket(match: int) -> int:
     ends = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
     return sum(match >= end for end in ends)
+
+
+def value(depth: int) -> float:
+    """Plain steps that an accepted node at `depth` saves."""
+    return float(depth**-0.75)
+
+
+def rank(path_probability: float, depth: int) -> float:
+    """What a node saves for each node that is wasted on it."""
+    return path_probability * value(depth) / max(1 - path_probability, 1e-4)
 
 
 class NaiveTree:
@@ -127,8 +138,9 @@ class NaiveTree:
                 return
             for token, probability, pool in self.pooled(candidates):
                 if path_probability * probability >= min_path_prob:
-                    key = (-path_probability * probability, count)
-                    heapq.heappush(heap, Node(key, token, parent, (*path, token), pool, probability))
+                    reached = path_probability * probability
+                    key = (-rank(reached, len(path) + 1), count)
+                    heapq.heappush(heap, Node(key, token, parent, (*path, token), pool, probability, reached))
                     count += 1
 
         push(-1, (), 1.0, self.find(self.request, ROOT_LIMITS))
@@ -146,5 +158,5 @@ class NaiveTree:
                 known = {c.position for c in followed}
                 found = self.find([*self.request, *node.path], INNER_LIMITS)
                 followed += [c for c in found if c.position not in known]
-            push(len(chosen) - 1, node.path, -node.key[0], followed)
+            push(len(chosen) - 1, node.path, node.path_probability, followed)
         return [(node.token, node.parent, node.probability) for node in chosen]

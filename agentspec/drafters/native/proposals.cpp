@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kMaxCandidates = 900;  // per node; fewer than the slots of assign_pools
 constexpr std::size_t kMaxProposals = 16;   // pooled tokens per node; a wider choice is never worth verifying
 constexpr float kNegligibleShare = 0.003f;  // pools below this share of the weight are not ranked
+constexpr int kNamedAhead = 8;              // tokens of a candidate's text that are searched for names
 constexpr float kLargestLift = 16;          // the network hardly ever gives a token more than this times its share
 
 float log_ratio(float part, float whole) { return std::log(std::max(part, 1e-12f) / std::max(whole, 1e-12f)); }
@@ -24,6 +25,19 @@ float log_count(std::int64_t count) {
     return table;
   }();
   return count < static_cast<std::int64_t>(kTable.size()) ? kTable[count] : std::log2(1.0f + static_cast<float>(count));
+}
+
+// What the tokens after `place` have of the names in the prose.
+float named_ahead(Place place, const Sources& sources, const TokenNotes& notes) {
+  float sum = 0, part = 1;
+  const Text& text = sources.texts()[place.text];
+  for (int i = 1; i <= kNamedAhead; ++i) {
+    part *= kNamedDecay;
+    const Token token = text.at(place.position + i);
+    if (token < 0) break;
+    sum += part * named_weight(token, sources, notes);
+  }
+  return sum;
 }
 
 bool has(const Proposal& proposal, Relation relation) {
@@ -44,6 +58,7 @@ void describe_node(const Totals& all, const Sources& sources, const Situation& s
   f[i++] = log_count(situation.copied) / 8;
   f[i++] = log_count(situation.since_left) / 8;
   f[i++] = log_count(situation.output_length) / 10;
+  f[i++] = node.named;
   f[i++] = log_count(sources.frequency(node.last)) / 8;
   f[i++] = node.depth == 0 ? 1.0f : 0.0f;
   f[i++] = all.longest < 3 ? 1.0f : 0.0f;
@@ -58,8 +73,8 @@ void describe_node(const Totals& all, const Sources& sources, const Situation& s
 }
 
 // Fills the features of one proposal, those from kNodeFeatures on.
-void describe_token(const Proposal& p, const Totals& all, float best_other, const Sources& sources, Token last,
-                    Features& f) {
+void describe_token(const Proposal& p, const Totals& all, float best_other, const Sources& sources,
+                    const TokenNotes& notes, Token last, Features& f) {
   const float whole = all.weight + all.none;
   int i = kNodeFeatures;
   f[i++] = std::max(log_ratio(p.weight, whole), -8.0f) / 4;
@@ -76,6 +91,11 @@ void describe_token(const Proposal& p, const Totals& all, float best_other, cons
   f[i++] = log_count(sources.frequency(p.token)) / 8;
   f[i++] = p.token == last ? 1.0f : 0.0f;
   f[i++] = p.has_newest ? 1.0f : 0.0f;
+  const TokenNote note = notes.of(p.token);
+  f[i++] = std::min(note.refuted, 4.0f) / 2;
+  f[i++] = log_count(static_cast<std::int64_t>(note.corrected)) / 4;
+  f[i++] = named_weight(p.token, sources, notes);
+  f[i++] = named_ahead(p.best, sources, notes);
   std::fill_n(f.begin() + i, kOrigins, 0.0f);
   for (int origin = 0; origin < kOrigins; ++origin) {
     f[i + static_cast<int>(ranked_as(static_cast<Origin>(origin)))] += p.by_origin[origin] / p.weight;
@@ -114,7 +134,10 @@ void assign_pools(std::span<const Candidate> candidates, std::vector<Proposal>& 
 void add_candidate(Proposal& p, const Candidate& candidate) {
   ++p.count;
   p.weight += candidate.weight;
-  p.best_weight = std::max(p.best_weight, candidate.weight);
+  if (candidate.weight > p.best_weight) {
+    p.best_weight = candidate.weight;
+    p.best = {candidate.text, candidate.position};
+  }
   p.by_origin[static_cast<int>(candidate.origin)] += candidate.weight;
   p.relations |= 1u << static_cast<int>(candidate.relation);
   if (candidate.match > p.longest) {
@@ -125,6 +148,10 @@ void add_candidate(Proposal& p, const Candidate& candidate) {
 }
 
 }  // namespace
+
+float named_weight(Token token, const Sources& sources, const TokenNotes& notes) {
+  return notes.of(token).named ? 1 / (1 + log_count(sources.frequency(token))) : 0;
+}
 
 void Pooler::pool(std::span<Candidate> candidates, const Sources& sources, const Situation& situation,
                   const NodeView& node, std::vector<Candidate>& grouped, std::vector<Features>* features) {
@@ -190,7 +217,7 @@ void Pooler::rank(const Totals& all, const Sources& sources, const Situation& si
     Proposal& p = proposals_[i];
     if (!features && kLargestLift * p.weight < node.least_probability * whole) continue;
     const float best_other = i > 0 ? proposals_[0].weight : proposals_.size() > 1 ? proposals_[1].weight : 0.0f;
-    describe_token(p, all, best_other, sources, node.last, row);
+    describe_token(p, all, best_other, sources, situation.notes, node.last, row);
     if (features) features->push_back(row);
     p.probability = sigmoid(ranker_.log_odds(of_node, row) + situation.bias);
     sum += p.probability;

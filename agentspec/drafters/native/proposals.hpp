@@ -8,6 +8,7 @@
 #include "candidate.hpp"
 #include "ranker.hpp"
 #include "sources.hpp"
+#include "token_notes.hpp"
 
 namespace agentspec {
 
@@ -19,6 +20,7 @@ struct Situation {
   std::int64_t copied = 0;         // tokens generated while a copy cursor was being followed without a break
   std::int64_t since_left = 0;     // tokens generated since the latest copy broke off
   std::int64_t output_length = 0;  // tokens
+  TokenNotes notes;
 };
 
 // All candidates at a node that agree on the next token.
@@ -27,6 +29,7 @@ struct Proposal {
   std::uint32_t first = 0, count = 0;  // its candidates, in the grouped vector
   float weight = 0;                    // sum over its candidates
   float best_weight = 0;
+  Place best{0, -1};                   // of its heaviest candidate
   int longest = 0;                     // longest match among them
   int agreeing = 0;                    // how many of them have that match
   std::array<float, kOrigins> by_origin{};
@@ -51,8 +54,14 @@ struct NodeView {
   Token last;               // the token before the proposals
   int depth;                // drafted tokens before the proposals
   Zone zone;
+  float named;              // what the tokens before it have of the names in the request's prose, see `named_weight`
   float least_probability;  // less likely proposals are not wanted
 };
+
+// How much a token says about being at a place that the prose is about: 0 where the prose does not hold it.
+float named_weight(Token token, const Sources& sources, const TokenNotes& notes);
+
+inline constexpr float kNamedDecay = 0.85f;  // per token, of what named tokens say about the place
 
 // Pools the candidates of one node after the other.
 class Pooler {

@@ -29,6 +29,9 @@ class Session {
   // The verdict on the last tree: accepted tokens and one more. Without a tree in between, plain decoding.
   void commit(std::span<const Token> tokens);
 
+  // The request's prose holds these tokens; those that are parts of names or words are noted.
+  void name(std::span<const Token> tokens);
+
   const Counts& counts() const { return counts_; }
 
   void observe(std::span<const Token> next, int max_depth, Observations& observations) {
@@ -40,6 +43,8 @@ class Session {
   // Follows `tokens` down a tree; returns the nodes that hold them.
   std::span<const std::int32_t> accepted_path(const FlatTree& tree, std::span<const Token> tokens);
   void learn(std::span<const Token> tokens);
+  // Names the tokens outside of fences; `edits`: the format says that there is code among them.
+  void note_prose(std::span<const Token> tokens, bool edits);
   void follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens);
 
   std::shared_ptr<const Ranker> ranker_;
@@ -50,6 +55,7 @@ class Session {
   const FlatTree* tree_ = nullptr;  // the last proposal, until its verdict
   FlatTree known_;                  // the last one of ours alone, which the ranker's verdicts are about
   std::vector<std::int32_t> path_;
+  bool fenced_ = false;              // the output is inside a fence
 };
 
 }  // namespace agentspec

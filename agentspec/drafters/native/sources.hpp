@@ -15,8 +15,8 @@
 namespace agentspec {
 
 // What a token looks like; unknown where the tokenizer was not given.
-enum class TokenClass : std::uint8_t { kUnknown, kNewline, kBlank, kSpacedWord, kWord, kPunctuation };
-inline constexpr int kTokenClasses = 6;
+enum class TokenClass : std::uint8_t { kUnknown, kNewline, kBlank, kSpacedWord, kWord, kPunctuation, kFence };
+inline constexpr int kTokenClasses = 7;
 
 // How many candidates a lookup may yield.
 struct LookupLimits {

@@ -1,6 +1,8 @@
 #include "tree_builder.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 
 namespace agentspec {
@@ -10,6 +12,7 @@ constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48,
 constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .extra_enough = 2, .enough = 4};
 constexpr std::size_t kFewCandidates = 4;      // nodes with fewer look for more
 constexpr int kMaxInnerLookups = 12;           // per tree
+constexpr std::size_t kNamedBefore = 16;       // tokens of the request that are searched for names
 constexpr std::size_t kContextTokens = kMaxMatch;
 
 Source main_source(const Proposal& proposal) {
@@ -17,34 +20,49 @@ Source main_source(const Proposal& proposal) {
   return kSourceOf[static_cast<std::size_t>(heaviest - proposal.by_origin.begin())];
 }
 
-// The number of nodes, of those in `path_probability` order, that gives most tokens per second.
-std::size_t best_size(std::span<const float> path_probability, std::span<const float> cost) {
-  std::size_t best = 0;
-  double tokens = 1, best_rate = 0;
-  for (std::size_t n = 0; n <= path_probability.size() && n < cost.size(); ++n) {
-    if (n > 0) tokens += path_probability[n - 1];
-    const double rate = tokens / cost[n];
-    if (rate > best_rate) {
-      best_rate = rate;
-      best = n;
-    }
-  }
-  return best;
+// Plain steps that an accepted node at `depth` saves. The exponent was chosen on recorded edits: 1 would be right for
+// one long copy, 0 where every step ends soon.
+float value(int depth) {
+  constexpr float kExponent = 0.75f;
+  static const auto kTable = [] {
+    std::array<float, 512> table{};
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::pow(static_cast<float>(i), -kExponent);
+    return table;
+  }();
+  const auto index = static_cast<std::size_t>(depth);
+  return index < kTable.size() ? kTable[index] : std::pow(static_cast<float>(depth), -kExponent);
 }
 
-// Entry n: the least that any later node adds to the cost of a tree of n nodes or more.
+// What a node saves for each node that is wasted on it.
+float rank_of(float path_probability, int depth) {
+  constexpr float kLeastWaste = 1e-4f;  // no node is certain
+  return path_probability * value(depth) / std::max(1 - path_probability, kLeastWaste);
+}
+
+// The rank from which on a node pays that adds `added` plain steps to the cost of the tree.
+float least_rank_that_pays(float added) {
+  return added < 1 ? added / (1 - added) : std::numeric_limits<float>::infinity();
+}
+
+// The path probability from which on a node at `depth` has this rank.
+float probability_of(float rank, int depth) {
+  const float odds = rank / value(depth);
+  return std::isfinite(odds) ? odds / (1 + odds) : 1.0f;
+}
+
+// Entry n: the least that any later node adds to the cost of a tree of n nodes or more, in plain steps.
 void least_increments(std::span<const float> cost, std::vector<float>& least) {
   least.assign(cost.size(), 0);
   float smallest = std::numeric_limits<float>::infinity();
   for (std::size_t n = cost.size(); n-- > 1;) {
-    smallest = std::min(smallest, cost[n] - cost[n - 1]);
-    least[n - 1] = smallest;
+    smallest = std::min(smallest, (cost[n] - cost[n - 1]) / cost[0]);
+    least[n - 1] = std::max(smallest, 0.0f);
   }
 }
 
 }  // namespace
 
-void TreeBuilder::start(const Sources& sources) {
+void TreeBuilder::start(const Sources& sources, const Situation& situation) {
   nodes_.clear();
   heap_.clear();
   chosen_.clear();
@@ -52,9 +70,14 @@ void TreeBuilder::start(const Sources& sources) {
   candidates_.clear();
   grouped_.clear();
   lookups_left_ = kMaxInnerLookups;
+  named_ = 0;
+  const std::span<const Token> request = sources.request();
+  for (const Token token : request.last(std::min(request.size(), kNamedBefore))) {
+    named_ = kNamedDecay * named_ + named_weight(token, sources, situation.notes);
+  }
   sources.find(context_of(kRoot, sources), kRootLookup, candidates_);
   sources.add_expected(candidates_);
-  if (!sources.request().empty() && sources.may_echo(sources.request().back())) {
+  if (!request.empty() && sources.may_echo(request.back())) {
     sources.add_echoes(context_of(kRoot, sources), candidates_);
   }
 }
@@ -77,7 +100,7 @@ std::span<const Token> TreeBuilder::context_of(std::int32_t node, const Sources&
 void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Situation& situation,
                              float min_path_prob, std::vector<Features>* features) {
   int depth = 0;
-  float path = 1;
+  float path = 1, named = named_;
   Zone zone = sources.zone();
   Token last = sources.request().empty() ? -1 : sources.request().back();
   if (node != kRoot) {
@@ -85,6 +108,9 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
     if (parent.parent != kRoot) zone = nodes_[parent.parent].zone;
     depth = parent.depth;
     path = parent.path_probability;
+    named = (parent.parent == kRoot ? named_ : nodes_[parent.parent].named) * kNamedDecay +
+            named_weight(parent.token, sources, situation.notes);
+    parent.named = named;
     last = parent.token;
     candidates_.clear();
     for (std::uint32_t i = parent.first; i < parent.first + parent.count; ++i) {
@@ -114,18 +140,17 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
     nodes_[node].zone = zone;
   }
   const float least = path > 0 ? min_path_prob / path : 0.0f;
-  pooler_.pool(candidates_, sources, situation, {last, depth, zone, least}, grouped_, features);
+  pooler_.pool(candidates_, sources, situation, {last, depth, zone, named, least}, grouped_, features);
 }
 
-void TreeBuilder::push(const Node& node) {
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    return nodes_[a].path_probability != nodes_[b].path_probability
-               ? nodes_[a].path_probability < nodes_[b].path_probability
-               : a > b;
+void TreeBuilder::push(Node node) {
+  node.rank = rank_of(node.path_probability, node.depth);
+  const auto ranks_below = [&](std::int32_t a, std::int32_t b) {
+    return nodes_[a].rank != nodes_[b].rank ? nodes_[a].rank < nodes_[b].rank : a > b;
   };
   nodes_.push_back(node);
   heap_.push_back(static_cast<std::int32_t>(nodes_.size() - 1));
-  std::push_heap(heap_.begin(), heap_.end(), likelier);
+  std::push_heap(heap_.begin(), heap_.end(), ranks_below);
 }
 
 void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra) {
@@ -138,7 +163,7 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
   for (const Proposal& p : pooler_.proposals()) {
     Node child{.token = p.token, .parent = node, .extra = kRoot, .depth = depth, .first = p.first, .count = p.count,
-               .probability = p.probability, .path_probability = 0, .source = main_source(p)};
+               .probability = p.probability, .path_probability = 0, .rank = 0, .source = main_source(p)};
     for (std::size_t i = 0; i < unmatched.size(); ++i) {
       if (extra.tokens[unmatched[i]] != p.token) continue;
       child.extra = unmatched[i];
@@ -155,54 +180,60 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   }
   for (const std::int32_t i : unmatched) {
     const Node child{.token = extra.tokens[i], .parent = node, .extra = i, .depth = depth, .first = 0, .count = 0,
-                     .probability = extra.prob[i], .path_probability = path * extra.prob[i],
+                     .probability = extra.prob[i], .path_probability = path * extra.prob[i], .rank = 0,
                      .source = static_cast<Source>(extra.source[i])};
     if (child.path_probability >= bounds.min_path_prob) push(child);
   }
 }
 
+std::size_t TreeBuilder::best_size(std::span<const float> cost) const {
+  std::size_t best = 0;
+  float gain = 0, best_gain = 0;
+  for (std::size_t n = 1; n <= chosen_.size(); ++n) {
+    const Node& node = nodes_[chosen_[n - 1]];
+    const float added = (cost[n] - cost[n - 1]) / cost[0];
+    gain += node.path_probability * value(node.depth) * std::max(1 - added, 0.0f) - (1 - node.path_probability) * added;
+    if (gain > best_gain) {
+      best_gain = gain;
+      best = n;
+    }
+  }
+  return best;
+}
+
 const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situation, const BudgetBounds& bounds,
                                    const ExtraTree& extra) {
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    return nodes_[a].path_probability != nodes_[b].path_probability
-               ? nodes_[a].path_probability < nodes_[b].path_probability
-               : a > b;
+  const auto ranks_below = [&](std::int32_t a, std::int32_t b) {
+    return nodes_[a].rank != nodes_[b].rank ? nodes_[a].rank < nodes_[b].rank : a > b;
   };
   extra_children_.assign(extra.tokens.size() + 1, {});
   for (std::size_t i = 0; i < extra.tokens.size(); ++i) {
     extra_children_[static_cast<std::size_t>(extra.parents[i] + 1)].push_back(static_cast<std::int32_t>(i));
   }
-  start(sources);
+  start(sources, situation);
   std::size_t most = static_cast<std::size_t>(std::max(bounds.max_nodes, 0));
   if (!bounds.cost.empty()) most = std::min(most, bounds.cost.size() - 1);
-  std::vector<float> path_probability;
-  double tokens = 1, best_rate = 0;
-  if (!bounds.cost.empty()) {
-    least_increments(bounds.cost, least_increment_);
-    best_rate = 1 / bounds.cost[0];
-  }
-  look_after(kRoot, sources, situation, bounds.min_path_prob);
+  const bool costs = !bounds.cost.empty();
+  if (costs) least_increments(bounds.cost, least_increment_);
+  float least_rank = costs ? least_rank_that_pays(least_increment_[0]) : 0;
+  look_after(kRoot, sources, situation, std::max(bounds.min_path_prob, probability_of(least_rank, 1)));
   push_children(kRoot, bounds, extra);
   while (!heap_.empty() && chosen_.size() < most) {
-    // Later nodes are no likelier than this one. Where it cannot pay for the cheapest of them, none can.
-    const float likeliest = nodes_[heap_.front()].path_probability;
-    if (!bounds.cost.empty() && likeliest <= best_rate * least_increment_[chosen_.size()]) break;
-    std::pop_heap(heap_.begin(), heap_.end(), likelier);
+    // Later nodes rank no higher than this one. Where it cannot pay for the cheapest of them, none can.
+    if (costs) least_rank = least_rank_that_pays(least_increment_[chosen_.size()]);
+    if (costs && nodes_[heap_.front()].rank <= least_rank) break;
+    std::pop_heap(heap_.begin(), heap_.end(), ranks_below);
     const std::int32_t node = heap_.back();
     heap_.pop_back();
     place_.resize(nodes_.size(), -1);
     place_[node] = static_cast<std::int32_t>(chosen_.size());
     chosen_.push_back(node);
-    path_probability.push_back(nodes_[node].path_probability);
-    if (!bounds.cost.empty()) {
-      tokens += nodes_[node].path_probability;
-      best_rate = std::max(best_rate, tokens / bounds.cost[chosen_.size()]);
-    }
     if (chosen_.size() == most) break;
-    look_after(node, sources, situation, bounds.min_path_prob);
+    const int depth = nodes_[node].depth + 1;
+    look_after(node, sources, situation, std::max(bounds.min_path_prob, probability_of(least_rank, depth)));
     push_children(node, bounds, extra);
   }
-  if (!bounds.cost.empty()) chosen_.resize(best_size(path_probability, bounds.cost));
+  if (costs) chosen_.resize(best_size(bounds.cost));
   tree_.tokens.clear();
   tree_.parents.clear();
   tree_.prob.clear();
@@ -224,7 +255,7 @@ std::span<const Candidate> TreeBuilder::support(std::int32_t node) const {
 
 void TreeBuilder::follow(const Sources& sources, const Situation& situation, std::span<const Token> next,
                          int max_depth, Observations& observations) {
-  start(sources);
+  start(sources, situation);
   std::int32_t node = kRoot;
   for (int depth = 0; depth < max_depth && depth < static_cast<int>(next.size()); ++depth) {
     const Token truth = next[depth];
@@ -252,7 +283,7 @@ void TreeBuilder::follow(const Sources& sources, const Situation& situation, std
     }
     if (!hit) return;
     nodes_.push_back({.token = truth, .parent = node, .extra = kRoot, .depth = depth + 1, .first = hit->first,
-                      .count = hit->count, .probability = hit->probability, .path_probability = 0,
+                      .count = hit->count, .probability = hit->probability, .path_probability = 0, .rank = 0,
                       .source = Source::kRequest});
     node = static_cast<std::int32_t>(nodes_.size() - 1);
   }

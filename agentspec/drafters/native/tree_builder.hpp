@@ -1,4 +1,10 @@
 // Best-first growth of one draft tree over all candidates together.
+//
+// What a node is worth. An accepted node costs nothing in the end: its token has to pass the target once anyway, in this
+// step or as the first token of the next one. A node that is not accepted is wasted. What an accepted one saves depends
+// on its depth: the first saves a whole step; the one after d others saves about 1 / d of a step, since a copy that is cut
+// there goes on in the next step. So a node with path probability p at depth d pays when p * value(d) * (1 - a) exceeds
+// (1 - p) * a, where a plain step, over one token, costs 1 and the node adds a.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +21,7 @@ struct BudgetBounds {
   int max_nodes;
   int max_depth;
   float min_path_prob;
-  std::span<const float> cost;  // seconds of a step by number of nodes; empty: unknown
+  std::span<const float> cost;  // seconds of a step by number of nodes; empty: unknown, only the other bounds apply
 };
 
 // A tree as arrays, in topological order.
@@ -68,20 +74,25 @@ class TreeBuilder {
     std::uint32_t first, count;  // the candidates that propose it, in grouped_
     float probability;           // given its parent
     float path_probability;
+    float rank;                  // nodes enter the tree by decreasing rank, see `rank_of` in the source
     Source source;
+    float named = 0;             // see NodeView
     Zone zone = Zone::kNone;     // after it; set when it is looked after
   };
 
-  void start(const Sources& sources);
+  void start(const Sources& sources, const Situation& situation);
   // Pools what may follow node `node` (kRoot: the request), as far as its path stays above `min_path_prob`.
   void look_after(std::int32_t node, const Sources& sources, const Situation& situation, float min_path_prob,
                   std::vector<Features>* features = nullptr);
   void push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra);
-  void push(const Node& node);
+  void push(Node node);
+  // How many of the chosen nodes save most in all.
+  std::size_t best_size(std::span<const float> cost) const;
   std::span<const Token> context_of(std::int32_t node, const Sources& sources);
 
   Pooler pooler_;
   int lookups_left_ = 0;
+  float named_ = 0;                       // at the root, see NodeView
   std::vector<Node> nodes_;               // every node that entered the heap
   std::vector<std::int32_t> heap_;        // indices into nodes_
   std::vector<std::int32_t> chosen_;      // nodes of the tree, in the order of the tree

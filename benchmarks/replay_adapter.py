@@ -45,10 +45,10 @@ MIN_PATH_PROB = 0.005
 
 
 class Steady:
-    """The same budget at every step: a step over n nodes costs `1 + (n / scale) ** power` plain steps."""
+    """The same budget at every step: a step over n nodes costs `1 + n / scale` plain steps."""
 
-    def __init__(self, scale: float, power: float, max_nodes: int) -> None:
-        cost = (1 + (np.arange(max_nodes + 1) / scale) ** power).astype(np.float32)
+    def __init__(self, scale: float, max_nodes: int) -> None:
+        cost = (1 + np.arange(max_nodes + 1) / scale).astype(np.float32)
         self._budget = Budget(max_nodes=max_nodes, max_depth=256, min_path_prob=MIN_PATH_PROB, cost=cost)
 
     def budget(self) -> Budget:
@@ -60,15 +60,14 @@ class Steady:
 
 
 class ByRate:
-    """Budgets that value a token by the request's own pace.
+    """Budgets that value a step by the request's own pace.
 
     A step over n nodes is said to cost `1 + slope * n` plain steps. The slope rises with the tokens per step of this
-    request so far: where a step brings thirty tokens, one token more is a smaller part of a step than where it brings
-    five.
+    request so far: where steps bring forty tokens, there are few of them, and nodes are better spent elsewhere.
     """
 
-    SLOPE = 0.005
-    LARGEST_SLOPE = 0.024
+    SLOPE = 0.0048
+    LARGEST_SLOPE = 0.1
     USUAL_RATE = 5.0  # tokens per step, to begin with
     WEIGHT = 4.0  # steps that the usual rate counts for
     POWER = 1.2
@@ -199,8 +198,8 @@ class ReplayDrafter:
 
 
 BUDGETS: dict[str, Callable[[], Steady | ByRate]] = {
-    "agentspec": lambda: Steady(scale=31, power=1, max_nodes=MAX_NODES),
-    "agentspec-lean": lambda: Steady(scale=22.5, power=1.5, max_nodes=64),
+    "agentspec": lambda: Steady(scale=31, max_nodes=MAX_NODES),
+    "agentspec-lean": lambda: Steady(scale=17, max_nodes=MAX_NODES),
     "agentspec-wide": ByRate,
 }
 """How each of the settings below spends, by its name."""

@@ -13,7 +13,7 @@ import numpy as np
 from agentspec.drafters import _native
 from agentspec.drafters.escaped_view import EscapedSpelling, cuts_hold
 from agentspec.drafters.formats import FormatTokens, find_tokens
-from agentspec.drafters.prose import prose_tokens
+from agentspec.drafters.prose import ProseTokens
 from agentspec.drafters.token_classes import TokenTable
 from agentspec.drafters.views import without_line_numbers
 
@@ -89,7 +89,7 @@ class EditMaterial:
 
     def named(self) -> NDArray[np.int32]:
         """`int32[M]`: tokens of the names and words in the prompt's prose."""
-        return prose_tokens(self._request.prompt, self._codec)
+        return self.vocabulary.prose_tokens.of(self._request.prompt)
 
     def vocabulary_size(self) -> int:
         """No token of this request, as far as it is known, is this large."""
@@ -138,6 +138,7 @@ class VocabularyMaterial:
     Attributes:
         codec: the tokenizer.
         formats: the edit formats in its tokens.
+        prose_tokens: finds the tokens of a prompt's prose.
         prose: sentences as assistants write them around edits, in its tokens.
     """
 
@@ -146,6 +147,7 @@ class VocabularyMaterial:
         self._table = TokenTable(codec)
         self._classes: _native.TokenClasses | None = None
         self.formats = FormatTokens(codec)
+        self.prose_tokens = ProseTokens(codec)
         prose = (files(__package__) / PROSE_FILE).read_text()
         self.prose = _native.IndexedText(np.array(codec.encode(prose), np.int32))
 

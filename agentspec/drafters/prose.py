@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ HEAD_TOKENS = 1024
 TAIL_TOKENS = 256
 """...and at its end; documents are shown between."""
 MAX_WORDS = 400
+KEPT_WORDS = 20_000
 FENCE = "```"
 OPENING = re.compile(r"[\w+-]*\n?")
 """What may come after a fence that opens at the end of a prompt; after a closing one a blank line comes first."""
@@ -39,10 +41,20 @@ def prose(head: str, tail: str = "") -> str:
     return "\n".join(line for line in lines if not NUMBERED_LINE.match(line))
 
 
-def prose_tokens(prompt: NDArray[np.int32], codec: TextCodec) -> NDArray[np.int32]:
-    """`int32[M]`: the tokens of the words in a prompt's prose, as they are spelt at the start and inside of a line."""
-    head, rest = prompt[:HEAD_TOKENS], prompt[HEAD_TOKENS:]
-    tail = codec.decode(rest[-TAIL_TOKENS:].tolist()) if len(rest) else ""
-    words = list(dict.fromkeys(WORD.findall(prose(codec.decode(head.tolist()), tail))))[:MAX_WORDS]
-    text = "".join(f"\n{word} {word}" for word in words)
-    return np.array(sorted(set(codec.encode(text))), np.int32)
+class ProseTokens:
+    """Finds the tokens of a prompt's prose; keeps how words are spelt, since most of them come again.
+
+    Args:
+        codec: the tokenizer.
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._spell = lru_cache(KEPT_WORDS)(lambda word: codec.encode(f"\n{word} {word}"))
+
+    def of(self, prompt: NDArray[np.int32]) -> NDArray[np.int32]:
+        """`int32[M]`: the tokens of the words in a prompt's prose, as they are spelt at the start and inside of a line."""
+        head, rest = prompt[:HEAD_TOKENS], prompt[HEAD_TOKENS:]
+        tail = self._codec.decode(rest[-TAIL_TOKENS:].tolist()) if len(rest) else ""
+        words = list(dict.fromkeys(WORD.findall(prose(self._codec.decode(head.tolist()), tail))))[:MAX_WORDS]
+        return np.array(sorted({token for word in words for token in self._spell(word)}), np.int32)

@@ -27,7 +27,7 @@ from traces import Traces  # type: ignore[import-not-found]
 from agentspec.drafters import _native
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
-from agentspec.drafters.weights import SHAPES, Weights, read_weights, write_weights
+from agentspec.drafters.weights import SHAPES, Weights, write_weights
 from agentspec.index.store import IndexStore
 
 if TYPE_CHECKING:

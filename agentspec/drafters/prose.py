@@ -53,7 +53,7 @@ class ProseTokens:
         self._spell = lru_cache(KEPT_WORDS)(lambda word: codec.encode(f"\n{word} {word}"))
 
     def of(self, prompt: NDArray[np.int32]) -> NDArray[np.int32]:
-        """`int32[M]`: the tokens of the words in a prompt's prose, as they are spelt at the start and inside of a line."""
+        """`int32[M]`: the tokens of the words in a prompt's prose, spelt as at the start and inside of a line."""
         head, rest = prompt[:HEAD_TOKENS], prompt[HEAD_TOKENS:]
         tail = self._codec.decode(rest[-TAIL_TOKENS:].tolist()) if len(rest) else ""
         words = list(dict.fromkeys(WORD.findall(prose(self._codec.decode(head.tolist()), tail))))[:MAX_WORDS]

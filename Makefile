@@ -81,6 +81,7 @@ $(CLIENTS)/.ready:
 test-clients: $(VENV)/.dev $(CLIENTS)/.ready vsix ## run real clients against a scripted model; writes the table of docs/clients.md
 	$(PIP) install --quiet --no-build-isolation --editable ".[browser]"
 	AGENTSPEC_MATRIX=docs/clients.md $(VENV)/bin/python -m pytest -m clients tests/clients
+	$(VENV)/bin/python -m pytest tests/browser
 
 vsix: ## build and test the extension for VS Code: plugins/vscode/agentspec.vsix
 	cd plugins/vscode && npm ci --no-audit --no-fund --silent && npm test && npm run --silent package

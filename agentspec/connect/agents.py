@@ -54,8 +54,7 @@ def _codex(endpoint: Endpoint) -> Recipe:
         "model_context_window": endpoint.context_length,
         "model_providers": {"agentspec": provider},
     }
-    notes = (f"Set {KEY_VARIABLE} in the environment to one of the server's keys.",) if endpoint.needs_key else ()
-    return Recipe((ConfigFile("~/.codex/config.toml", "toml", values),), notes)
+    return Recipe((ConfigFile("~/.codex/config.toml", "toml", values),), endpoint.key_notes)
 
 
 def _claude_code(endpoint: Endpoint) -> Recipe:
@@ -96,8 +95,7 @@ def _goose(endpoint: Endpoint) -> Recipe:
         ConfigFile("~/.config/goose/custom_providers/agentspec.json", "json", provider),
         ConfigFile("~/.config/goose/config.yaml", "yaml", active),
     )
-    notes = (f"Set {KEY_VARIABLE} in the environment to one of the server's keys.",) if endpoint.needs_key else ()
-    return Recipe(files, notes)
+    return Recipe(files, endpoint.key_notes)
 
 
 def _openhands(endpoint: Endpoint) -> Recipe:

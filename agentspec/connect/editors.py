@@ -14,10 +14,6 @@ INLINE_TOKENS = 128
 """Longest inline completion; more than a few lines are rarely read."""
 
 
-def _export_note(endpoint: Endpoint, variable: str = KEY_VARIABLE) -> tuple[str, ...]:
-    return (f"Set {variable} in the environment to one of the server's keys.",) if endpoint.needs_key else ()
-
-
 def _continue(endpoint: Endpoint) -> Recipe:
     key = f"${{{{ secrets.{KEY_VARIABLE} }}}}" if endpoint.needs_key else PLACEHOLDER_KEY
     models: list[dict[str, Any]] = [
@@ -124,7 +120,7 @@ require('minuet').setup {{
   }},
 }}
 """
-    return Recipe((ConfigFile("~/.config/nvim/init.lua", "lua", text=text),), _export_note(endpoint))
+    return Recipe((ConfigFile("~/.config/nvim/init.lua", "lua", text=text),), endpoint.key_notes)
 
 
 def _llama_vim(endpoint: Endpoint) -> Recipe:
@@ -138,7 +134,7 @@ let g:llama_config = {{
     \\ 'api_key':       {key},
     \\ }}
 """
-    return Recipe((ConfigFile("~/.vimrc", "vim", text=text),), _export_note(endpoint))
+    return Recipe((ConfigFile("~/.vimrc", "vim", text=text),), endpoint.key_notes)
 
 
 def _jetbrains(endpoint: Endpoint) -> Recipe:

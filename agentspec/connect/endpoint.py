@@ -50,6 +50,11 @@ class Endpoint:
         """Tokens that a client may reserve for an answer: half of the context, the other half is the prompt's."""
         return self.context_length // 2
 
+    @property
+    def key_notes(self) -> tuple[str, ...]:
+        """What a person has to do about the key, for clients that read it from the environment."""
+        return (f"Set {KEY_VARIABLE} in the environment to one of the server's keys.",) if self.needs_key else ()
+
 
 def find_endpoint(url: str, inline: bool = False) -> Endpoint:
     """Ask the server at `url` what it serves; the key is read from the environment.

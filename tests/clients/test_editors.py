@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 NEOVIM_SCRIPT = """
-dofile(vim.env.RECIPE)
-vim.cmd.edit(vim.env.FILE)
+local done, problem = pcall(function()
 assert(vim.wait(60000, function()
   return vim.lsp.get_clients({ name = 'agentspec', bufnr = 0 })[1] ~= nil
 end, 50), 'the language server did not start')
@@ -39,7 +38,9 @@ vim.cmd.write()
 vim.cmd.undo()
 assert(text():find('a - b', 1, true), 'it cannot be undone in one step')
 print('undone')
-vim.cmd('quitall!')
+end)
+print(problem or '')
+vim.cmd(done and 'quitall!' or 'cquit')
 """
 
 
@@ -56,9 +57,9 @@ def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
     recipe.write_text(text.replace("cmd = { 'agentspec', 'lsp' }", command))
     script.write_text(NEOVIM_SCRIPT)
     result = subprocess.run(
-        [neovim, "--headless", "-u", "NONE", "-i", "NONE", "-l", script],
+        [neovim, "--headless", "-u", recipe, "-i", "NONE", FILE, "-c", f"luafile {script}"],
         cwd=workplace.repository,
-        env={**os.environ, "FILE": FILE, "RECIPE": str(recipe)},
+        env=os.environ.copy(),
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentspec.connect.files import merged, render, write
@@ -82,6 +82,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 @given(st.dictionaries(st.text(), VALUES), st.dictionaries(st.text(), VALUES), st.sampled_from([None, 2, 4]))
 def test_merged_json_holds_both(theirs: dict[str, Any], ours: dict[str, Any], indent: int | None) -> None:
     result = json.loads(merge_json(json.dumps(theirs, indent=indent), ours))

@@ -46,6 +46,8 @@ class CodeServer {
       "chat.disableAIFeatures": true,
       "editor.accessibilitySupport": "off",
       "editor.minimap.enabled": false,
+      "editor.quickSuggestions": false, // its list would take the Tab that accepts a suggestion
+      "editor.wordBasedSuggestions": "off",
       "extensions.ignoreRecommendations": true,
       "files.autoSave": "afterDelay",
       "files.autoSaveDelay": 200,

@@ -49,10 +49,11 @@ def eagle_nodes(
     if branches == 1 or scores is None:
         reach = torch.tensor(chain, dtype=torch.float32, device=tokens.device) ** (place + 1)
         return EagleNodes(tokens.int(), (place - 1).repeat(batch, 1), reach.repeat(batch, 1))
+    selected, parent_list = selected.long().contiguous(), parent_list.long()
     group = selected // branches
     # A draft of one step has no parents to list: all of its nodes hang on the root.
     above = parent_list.gather(1, group) if parent_list.shape[1] else torch.zeros_like(group)
-    found = torch.searchsorted(selected.contiguous(), above.contiguous()).clamp_(max=nodes - 1)
+    found = torch.searchsorted(selected, above.contiguous()).clamp_(max=nodes - 1)
     on_root = group == 0
     kept = on_root | (selected.gather(1, found) == above)
     parents = torch.where(on_root, -1, found).int()

@@ -15,6 +15,9 @@ import triton.language as tl
 from agentspec.kernels.ancestor_bits import words_for
 from agentspec.kernels.triton.accept import NO_PARENT
 
+_NODES = 64
+"""Nodes of a request that one compiled form takes, at least: fewer forms, fewer pauses to compile."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrees:
@@ -78,7 +81,7 @@ def merge_trees(
         PADDING=NO_PARENT,
         ROWS=triton.next_power_of_2(width),
         WORDS=triton.next_power_of_2(words),
-        NODES=triton.next_power_of_2(max(nodes, 1)),
+        NODES=max(_NODES, triton.next_power_of_2(nodes)),
     )
     return merged
 

@@ -19,6 +19,7 @@ from agentspec.engines.sglang.cost import VerifyCost
 from agentspec.engines.sglang.drafts import DraftBook, Round, confidence
 from agentspec.engines.sglang.eagle_value import EagleValue
 from agentspec.engines.sglang.penalties import PathPenalties, PenaltyRule
+from agentspec.engines.sglang.verdict import Stopwatch, Verdict
 from agentspec.engines.sglang.widths import VerifyWidths
 
 VOCABULARY = 100
@@ -348,3 +349,65 @@ class TestReceipt:
         active.rounds = [Round(none, none, False, 0.0, 0.1)] * 3
         request.spec_verify_ct, request.output_ids = 3, [2, 3, 4, 5]
         assert receipts.receipt(request, active)["accepted"] == {}
+
+
+class Learner:
+    """Stands in for estimates: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        self.told["observed"] = (tokens, seconds)
+
+    def verified(self, seconds: float, tokens: float, accepted: list[int]) -> None:
+        self.told["verified"] = (tokens, accepted)
+
+    def drafted(self, seconds: float) -> None:
+        self.told["drafted"] = seconds
+
+
+class TestVerdict:
+    def settle(self, monkeypatch: pytest.MonkeyPatch, watch: Stopwatch | None, skipped: bool = False) -> Any:
+        """A step of two requests: one takes an EAGLE-3 node behind its own first, the other nothing."""
+        book = DraftBook(None, None, VOCABULARY, None)
+        requests = [Request([1]), Request([1])]
+        active = [book.follow(request, 1, 2) for request in requests]
+        sources = [np.array([Source.REQUEST, Source.EDIT, Source.EAGLE3], np.uint8), np.empty(0, np.uint8)]
+        verdict = Verdict(
+            active=active,
+            sources=lambda: sources,
+            tokens=torch.tensor([5, 6, 7, 0, 8, 0, 0, 0], dtype=torch.int32),
+            counts=torch.tensor([3, 1], dtype=torch.int32),
+            accepted=torch.tensor([[0, 1, 3, -1], [4, -1, -1, -1]], dtype=torch.int32),
+            width=4,
+            eagle_skipped=skipped,
+            eagle=watch,
+            draft_seconds=0.5,
+            started=10.0,
+        )
+        monkeypatch.setattr("agentspec.engines.sglang.verdict.perf_counter", lambda: 13.0)
+        learner = Learner()
+        verdict.settle(book, learner, learner)
+        return active, learner.told
+
+    def test_tokens_and_sources_go_to_their_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        active, told = self.settle(monkeypatch, None)
+        assert [one.output for one in active] == [[2, 5, 6, 7], [2, 8]]
+        assert active[0].rounds[0].accepted.tolist() == [Source.REQUEST, Source.EAGLE3]
+        assert active[1].rounds[0].accepted.tolist() == []
+        assert told == {"observed": (8, 3.0), "verified": (2.0, [1, 0])}
+
+    def test_a_round_without_eagle_says_nothing_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, told = self.settle(monkeypatch, None, skipped=True)
+        assert told["verified"] == (2.0, [])
+
+    def test_a_draft_that_nobody_waited_for_is_not_the_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Queued at 9, it took two seconds; the step was queued at 10 and began when the draft had ended."""
+        times = iter([9.0, 9.0, 11.0])
+        monkeypatch.setattr("agentspec.engines.sglang.verdict.perf_counter", lambda: next(times))
+        watch = Stopwatch("cpu")
+        watch.stop()
+        _, told = self.settle(monkeypatch, watch)
+        assert told["drafted"] == 2.0
+        assert told["observed"] == (8, 2.0)

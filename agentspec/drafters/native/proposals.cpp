@@ -14,7 +14,7 @@ constexpr float kNegligibleShare = 0.003f;  // pools below this share of the wei
 constexpr int kNamedAhead = 8;              // tokens of a candidate's text that are searched for names
 constexpr float kLargestLift = 16;          // the network hardly ever gives a token more than this times its share
 
-float log_ratio(float part, float whole) { return std::log(std::max(part, 1e-12f) / std::max(whole, 1e-12f)); }
+float log_of(float weight) { return std::log(std::max(weight, 1e-12f)); }
 float sigmoid(float value) { return 1.0f / (1.0f + std::exp(-value)); }
 
 // log2(1 + count), from a table where it is small.
@@ -48,7 +48,7 @@ bool has(const Proposal& proposal, Relation relation) {
 void describe_node(const Totals& all, const Sources& sources, const Situation& situation, const NodeView& node,
                    Features& f) {
   int i = 0;
-  f[i++] = std::max(log_ratio(all.none, all.weight + all.none), -8.0f) / 4;
+  f[i++] = std::max(log_of(all.none) - all.log_whole, -8.0f) / 4;
   f[i++] = log_count(all.longest) / 5;
   f[i++] = log_count(all.candidates) / 5;
   f[i++] = log_count(all.distinct) / 5;
@@ -75,13 +75,14 @@ void describe_node(const Totals& all, const Sources& sources, const Situation& s
 // Fills the features of one proposal, those from kNodeFeatures on.
 void describe_token(const Proposal& p, const Totals& all, float best_other, const Sources& sources,
                     const TokenNotes& notes, Token last, Features& f) {
-  const float whole = all.weight + all.none;
+  const float log_weight = log_of(p.weight);
+  const float others = all.weight - p.weight;
   int i = kNodeFeatures;
-  f[i++] = std::max(log_ratio(p.weight, whole), -8.0f) / 4;
-  f[i++] = std::max(log_ratio(p.weight, all.weight), -8.0f) / 4;
-  f[i++] = std::max(log_ratio(all.weight - p.weight, whole), -8.0f) / 4;
-  f[i++] = std::clamp(log_ratio(p.weight, best_other), -8.0f, 8.0f) / 4;
-  f[i++] = std::max(log_ratio(p.best_weight, p.weight), -4.0f) / 4;
+  f[i++] = std::max(log_weight - all.log_whole, -8.0f) / 4;
+  f[i++] = std::max(log_weight - all.log_weight, -8.0f) / 4;
+  f[i++] = others > 0 ? std::max(log_of(others) - all.log_whole, -8.0f) / 4 : -8.0f / 4;
+  f[i++] = best_other > 0 ? std::clamp(log_weight - log_of(best_other), -8.0f, 8.0f) / 4 : 8.0f / 4;
+  f[i++] = p.count > 1 ? std::max(log_of(p.best_weight) - log_weight, -4.0f) / 4 : 0.0f;
   f[i++] = log_count(p.longest) / 5;
   f[i++] = p.longest == all.longest ? 1.0f : 0.0f;
   f[i++] = log_count(p.longest == all.longest ? all.second_longest : all.longest) / 5;
@@ -97,8 +98,9 @@ void describe_token(const Proposal& p, const Totals& all, float best_other, cons
   f[i++] = named_weight(p.token, sources, notes);
   f[i++] = named_ahead(p.best, sources, notes);
   std::fill_n(f.begin() + i, kOrigins, 0.0f);
+  const float share = 1 / p.weight;
   for (int origin = 0; origin < kOrigins; ++origin) {
-    f[i + static_cast<int>(ranked_as(static_cast<Origin>(origin)))] += p.by_origin[origin] / p.weight;
+    f[i + static_cast<int>(ranked_as(static_cast<Origin>(origin)))] += p.by_origin[origin] * share;
   }
   i += kOrigins;
   for (const Relation relation : {Relation::kFollows, Relation::kResumes, Relation::kJustAhead, Relation::kAhead,
@@ -150,7 +152,7 @@ void add_candidate(Proposal& p, const Candidate& candidate) {
 }  // namespace
 
 float named_weight(Token token, const Sources& sources, const TokenNotes& notes) {
-  return notes.of(token).named ? 1 / (1 + log_count(sources.frequency(token))) : 0;
+  return notes.named(token) ? 1 / (1 + log_count(sources.frequency(token))) : 0;
 }
 
 void Pooler::pool(std::span<Candidate> candidates, const Sources& sources, const Situation& situation,
@@ -192,6 +194,8 @@ void Pooler::pool(std::span<Candidate> candidates, const Sources& sources, const
   for (const Proposal& p : proposals_) {
     if (&p != winner) all.second_longest = std::max(all.second_longest, p.longest);
   }
+  all.log_whole = log_of(all.weight + all.none);
+  all.log_weight = log_of(all.weight);
   keep_heaviest(kNegligibleShare * (all.weight + all.none));
   rank(all, sources, situation, node, features);
 }

@@ -42,6 +42,8 @@ struct Proposal {
 struct Totals {
   float weight = 0;
   float none = 0;
+  float log_whole = 0;     // logarithm of the weight of all candidates and of none of them
+  float log_weight = 0;    // logarithm of the weight of all candidates
   int longest = 0;
   int second_longest = 0;  // longest match of the best other token
   int agreeing = 0;        // candidates with the longest match

@@ -65,13 +65,14 @@ void Session::learn(std::span<const Token> tokens) {
   const std::span<const std::int32_t> path = accepted_path(known_, tokens);
   const bool accepted_whole = path.size() == tokens.size();
   // Every drafted child of a node on the accepted path was judged: it was right or wrong.
-  const auto on_path = [&](std::int32_t node) { return std::binary_search(path.begin(), path.end(), node); };
+  on_path_.assign(known_.tokens.size(), false);
+  for (const std::int32_t node : path) on_path_[node] = true;
   float error = 0;
   bool judged = false;
   for (std::int32_t node = 0; node < static_cast<std::int32_t>(known_.tokens.size()); ++node) {
-    if (known_.parents[node] != kRoot && !on_path(known_.parents[node])) continue;
-    error += (on_path(node) ? 1.0f : 0.0f) - known_.prob[node];
-    situation_.notes.judge(known_.tokens[node], known_.prob[node], on_path(node));
+    if (known_.parents[node] != kRoot && !on_path_[known_.parents[node]]) continue;
+    error += (on_path_[node] ? 1.0f : 0.0f) - known_.prob[node];
+    situation_.notes.judge(known_.tokens[node], known_.prob[node], on_path_[node]);
     judged = true;
   }
   if (!judged) return;

@@ -55,6 +55,7 @@ class Session {
   const FlatTree* tree_ = nullptr;  // the last proposal, until its verdict
   FlatTree known_;                  // the last one of ours alone, which the ranker's verdicts are about
   std::vector<std::int32_t> path_;
+  std::vector<char> on_path_;  // by node: whether it is on the accepted path
   bool fenced_ = false;              // the output is inside a fence
 };
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "candidate.hpp"
@@ -10,19 +11,29 @@
 namespace agentspec {
 
 struct TokenNote {
-  bool named = false;
   float refuted = 0;    // probability that drafts gave it in vain, halved whenever it was right after all
   float corrected = 0;  // how often it came where the draft said something else
 };
 
+// Small enough to stay in the processor's caches: every drafted node asks for several tokens.
 class TokenNotes {
  public:
+  TokenNotes() : notes_(kFirstSlots) {}
+
+  bool named(Token token) const {
+    const auto word = static_cast<std::size_t>(token) / 64;
+    return token >= 0 && word < named_.size() && (named_[word] >> (token % 64) & 1) != 0;
+  }
   TokenNote of(Token token) const {
-    return token >= 0 && static_cast<std::size_t>(token) < notes_.size() ? notes_[token] : TokenNote{};
+    const Entry& entry = notes_[slot(token)];
+    return entry.token == token ? entry.note : TokenNote{};
   }
 
   void name(Token token) {
-    if (token >= 0) at(token).named = true;
+    if (token < 0) return;
+    const auto word = static_cast<std::size_t>(token) / 64;
+    if (word >= named_.size()) named_.resize(word + 1);
+    named_[word] |= std::uint64_t{1} << (token % 64);
   }
   void judge(Token token, float probability, bool right) {
     TokenNote& note = at(token);
@@ -31,13 +42,41 @@ class TokenNotes {
   void correct(Token token) { at(token).corrected += 1; }
 
  private:
-  TokenNote& at(Token token) {
-    const auto index = static_cast<std::size_t>(token);
-    if (index >= notes_.size()) notes_.resize(index * 5 / 4 + 64);
-    return notes_[index];
+  static constexpr Token kFree = -1;
+  static constexpr std::size_t kFirstSlots = 256;
+  struct Entry {
+    Token token = kFree;
+    TokenNote note;
+  };
+
+  // Where the note of `token` is, or would be.
+  std::size_t slot(Token token) const {
+    std::size_t at = (static_cast<std::uint32_t>(token) * 2654435761u >> 8) & (notes_.size() - 1);
+    while (notes_[at].token != token && notes_[at].token != kFree) at = (at + 1) & (notes_.size() - 1);
+    return at;
   }
 
-  std::vector<TokenNote> notes_;  // by token, as far as any has been noted
+  TokenNote& at(Token token) {
+    if (2 * count_ >= notes_.size()) grow();
+    Entry& entry = notes_[slot(token)];
+    if (entry.token == kFree) {
+      entry.token = token;
+      ++count_;
+    }
+    return entry.note;
+  }
+
+  void grow() {
+    std::vector<Entry> old(2 * notes_.size());
+    old.swap(notes_);
+    for (const Entry& entry : old) {
+      if (entry.token != kFree) notes_[slot(entry.token)] = entry;
+    }
+  }
+
+  std::vector<std::uint64_t> named_;  // a bit by token
+  std::vector<Entry> notes_;          // open addressing; a power of two of slots, at most half of them taken
+  std::size_t count_ = 0;
 };
 
 }  // namespace agentspec

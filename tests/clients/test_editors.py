@@ -77,7 +77,7 @@ def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
     "completions, edits, state, feedback",
     "suggested text, previewed, applied, undid and discarded edits, showed acceptance, wrote the model entry",
 )
-def test_vscode(workplace: Workplace, request: pytest.FixtureRequest) -> None:
+def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     plugin = ROOT / "plugins" / "vscode"
     entry = INSTALLED / "node_modules" / "code-server" / "out" / "node" / "entry.js"
     node, chromium = executable("node"), shutil.which("chromium")
@@ -86,7 +86,7 @@ def test_vscode(workplace: Workplace, request: pytest.FixtureRequest) -> None:
             pytest.skip(f"{needed.relative_to(ROOT)} is missing; make test-clients makes it")
     if chromium is None:
         pytest.skip("chromium is not installed")
-    request.node.client_version = workplace.run(node, entry, "--version").split()[0]
+    request.node.client_version = number(workplace.run(node, entry, "--version").splitlines()[-1])
     result = subprocess.run(
         [node, plugin / "out" / "test" / "browser.js"],
         env={
@@ -96,6 +96,7 @@ def test_vscode(workplace: Workplace, request: pytest.FixtureRequest) -> None:
             "VSIX": str(plugin / "agentspec.vsix"),
             "CHROMIUM": chromium,
             "FOLDER": str(workplace.repository),
+            "SCREENSHOTS": str(tmp_path),
         },
         capture_output=True,
         text=True,

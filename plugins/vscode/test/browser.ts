@@ -13,7 +13,7 @@ import { tmpdir } from "node:os";
 import * as path from "node:path";
 import { chromium, type Page } from "playwright-core";
 
-const PATIENCE_MILLISECONDS = 60_000;
+const PATIENCE_MILLISECONDS = 180_000;
 const FILE = "calculator.py";
 
 function required(name: string): string {

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from agentspec.kernels.measuring.accuracy import LARGEST_ERROR, error_of
 from agentspec.kernels.measuring.steps import Shape, random_step
 from agentspec.kernels.measuring.timing import Timer, copy_bandwidth
-from agentspec.kernels.measuring.tuner import LARGEST_ERROR, error_of
 from benchmarks.device.contenders import CAUSAL, applies, contender
 from benchmarks.device.programme import Programme, full_programme, tiny_programme
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-from prometheus_client.parser import text_string_to_metric_families
-
 from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo, served_model
 from agentspec.engines.sglang.binding import PARAMS_KEY
 from agentspec.engines.sglang.chat_stream import ChatStream
 from agentspec.engines.sglang.choice import Choice
 from agentspec.engines.sglang.client import SGLangClient
+from agentspec.engines.sglang.gauges import Gauges
 from agentspec.engines.sglang.generate_stream import GenerateStream
 from agentspec.engines.sglang.launcher import Supervisor
+from agentspec.engines.sglang.merged_streams import MergedStreams
+from agentspec.engines.sglang.repository_use import RepositoryUse
 from agentspec.engines.sglang.sampling import sampling_params, tool_params
 from agentspec.errors import AgentspecError, EngineUnavailableError, ModelError
-from agentspec.index.tokenizer import IndexTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,18 +28,6 @@ if TYPE_CHECKING:
     from agentspec.config import Settings
     from agentspec.engines.base import GenerationRequest, SamplingParams
     from agentspec.engines.local.preparation import RepositorySource
-    from agentspec.index.snapshot import Snapshot
-
-_log = structlog.get_logger(__name__)
-
-
-_STATS_SECONDS = 1.0
-_GAUGES = {
-    "sglang:num_running_reqs": "running",
-    "sglang:num_queue_reqs": "waiting",
-    "sglang:kv_available_tokens": "available",
-    "sglang:max_total_num_tokens": "total",
-}
 
 
 class SGLangEngine:
@@ -55,15 +41,13 @@ class SGLangEngine:
 
     def __init__(self, settings: Settings, model: str, *, repositories: RepositorySource | None = None) -> None:
         self._settings = settings
-        self._repositories = repositories
+        self._repositories = RepositoryUse(settings.index.directory, repositories)
         self._supervisor = None if settings.sglang.url else Supervisor(settings, model)
         self._client = SGLangClient(settings.sglang.url or self._supervisor_url())
         self._model: ModelInfo | None = None
         self._parses_reasoning = False
-        self._fingerprint: str | None = None
-        self._gauges: dict[str, int] = {}
+        self._gauges = Gauges(self._client)
         self._progress = 0
-        self._polling: asyncio.Task[None] | None = None
         self._running: dict[str, list[str]] = {}
 
     def _supervisor_url(self) -> str:
@@ -93,21 +77,16 @@ class SGLangEngine:
         except AgentspecError as error:
             raise ModelError(f"no SGLang server answers at {self._settings.sglang.url}: {error}") from error
         self._parses_reasoning = bool(info.get("reasoning_parser"))
-        self._fingerprint = await asyncio.to_thread(
-            _fingerprint_of, info["tokenizer_path"], self._settings.index.directory
-        )
+        await asyncio.to_thread(self._repositories.learn_tokenizer, info["tokenizer_path"])
         name = self._settings.engine.served_name or _name_of(listed["id"], self._settings)
         self._model = ModelInfo(name, int(listed["max_model_len"]), int(time.time()))
-        self._polling = asyncio.create_task(self._poll())
+        self._gauges.start()
 
     async def stop(self) -> None:
         """Abort what runs and end the server, if it was started here. Idempotent."""
         for request_id in list(self._running):
             await self.abort(request_id)
-        if self._polling is not None:
-            self._polling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._polling
+        await self._gauges.stop()
         await self._client.close()
         if self._supervisor is not None:
             await self._supervisor.stop()
@@ -125,51 +104,42 @@ class SGLangEngine:
         warnings = _unfulfilled(sampling, self._settings)
         prompt = await self._prompt(request)
         custom = {PARAMS_KEY: self._binding(request, await self._prediction(request), warnings)}
-        queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
         names = [f"{request.id}-{index}-{secrets.token_hex(4)}" for index in range(request.n)]
+        streams = []
+        for index, name in enumerate(names):
+            seed = None if sampling.seed is None else sampling.seed + index
+            choice = Choice(
+                name,
+                index,
+                sampling,
+                params,
+                seed,
+                custom,
+                tuple(warnings),
+                request.output_format,
+                tool_params(request.callable_tools(), request.tool_choice),
+            )
+            stream = (
+                ChatStream(self._client, choice, prompt)
+                if isinstance(prompt, ChatPrompt)
+                else GenerateStream(self._client, choice, prompt)
+            )
+            streams.append(stream.chunks())
+        merged = MergedStreams(streams)
         self._running[request.id] = names
-        tasks = []
         try:
-            for index, name in enumerate(names):
-                seed = None if sampling.seed is None else sampling.seed + index
-                choice = Choice(
-                    name,
-                    index,
-                    sampling,
-                    params,
-                    seed,
-                    custom,
-                    tuple(warnings),
-                    request.output_format,
-                    tool_params(request.callable_tools(), request.tool_choice),
-                )
-                stream = (
-                    ChatStream(self._client, choice, prompt)
-                    if isinstance(prompt, ChatPrompt)
-                    else GenerateStream(self._client, choice, prompt)
-                )
-                tasks.append(asyncio.create_task(_pump(stream.chunks(), queue)))
-            remaining = len(tasks)
-            while remaining:
-                item = await queue.get()
-                if item is None:
-                    remaining -= 1
-                elif isinstance(item, BaseException):
-                    raise item
-                else:
-                    self._progress += 1
-                    yield item
+            async for chunk in merged.chunks():
+                self._progress += 1
+                yield chunk
             names.clear()
         finally:
-            await self._end(request.id, tasks)
+            await self._end(request.id, merged)
 
-    async def _end(self, request_id: str, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _end(self, request_id: str, streams: MergedStreams) -> None:
         """Stop what is left of a request; SGLang alone would notice a closed connection after two seconds."""
         names = self._running.pop(request_id, [])
         await asyncio.shield(asyncio.gather(*(self._client.abort(name) for name in names)))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await streams.close()
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream closes with finish reason "abort". Unknown ids are ignored."""
@@ -178,13 +148,13 @@ class SGLangEngine:
 
     def stats(self) -> EngineStats:
         """State as of the last poll, at most a second or two old."""
-        total = self._gauges.get("total", 0)
+        gauges = self._gauges
         return EngineStats(
             ready=self._is_ready(),
-            running=self._gauges.get("running", 0),
-            waiting=self._gauges.get("waiting", 0),
-            kv_tokens_used=total - self._gauges.get("available", total),
-            kv_tokens_total=total,
+            running=gauges.running,
+            waiting=gauges.waiting,
+            kv_tokens_used=gauges.kv_tokens_used,
+            kv_tokens_total=gauges.kv_tokens,
             progress=self._progress,
         )
 
@@ -235,28 +205,12 @@ class SGLangEngine:
         return await self._plain_tokens(request.prediction)
 
     def _binding(self, request: GenerationRequest, prediction: list[int] | None, warnings: list[str]) -> dict[str, Any]:
-        params: dict[str, Any] = {
+        return {
             "edited_path": request.edited_path,
             "prediction": prediction,
             "speculation": request.speculation,
+            **self._repositories.params(request, warnings),
         }
-        snapshot = self._snapshot(request, warnings)
-        if snapshot is not None and snapshot.segments:
-            params["store"] = _store_name(snapshot, self._settings)
-            params["generation"] = snapshot.generation
-        return params
-
-    def _snapshot(self, request: GenerationRequest, warnings: list[str]) -> Snapshot | None:
-        if request.repository is None:
-            return None
-        if self._repositories is None or self._fingerprint is None:
-            warnings.append("the repository is not used: this engine has no indexes for its tokenizer")
-            return None
-        try:
-            return self._repositories.snapshot_for(request.repository, self._fingerprint)
-        except AgentspecError as error:
-            warnings.append(f"the repository is not used: {error}")
-            return None
 
     def _refuse_when_down(self) -> None:
         if self._model is None or not self._is_ready():
@@ -266,31 +220,6 @@ class SGLangEngine:
     def _is_ready(self) -> bool:
         return self._model is not None and (self._supervisor is None or self._supervisor.ready)
 
-    async def _poll(self) -> None:
-        while True:
-            with contextlib.suppress(AgentspecError, ValueError):
-                self._gauges = _read_gauges(await self._client.text("/metrics"))
-            await asyncio.sleep(_STATS_SECONDS)
-
-
-async def _pump(chunks: AsyncIterator[Chunk], queue: asyncio.Queue[Chunk | BaseException | None]) -> None:
-    try:
-        async for chunk in chunks:
-            await queue.put(chunk)
-    except Exception as error:  # whatever it is, the reader must not wait for ever
-        await queue.put(error)
-    else:
-        await queue.put(None)
-
-
-def _read_gauges(text: str) -> dict[str, int]:
-    return {
-        _GAUGES[sample.name]: int(sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name in _GAUGES
-    }
-
 
 def _unfulfilled(sampling: SamplingParams, settings: Settings) -> list[str]:
     """What the request asks for and this server does not do."""
@@ -299,21 +228,6 @@ def _unfulfilled(sampling: SamplingParams, settings: Settings) -> list[str]:
     return []
 
 
-def _fingerprint_of(tokenizer: str, index_directory: Path) -> str | None:
-    """Identity of the server's tokenizer; None when it cannot be read from here, and then no index is used."""
-    try:
-        return IndexTokenizer(tokenizer, index_directory).identity.fingerprint
-    except ModelError as error:
-        _log.warning("indexes are not used", reason=str(error))
-        return None
-
-
 def _name_of(listed: str, settings: Settings) -> str:
     """What clients call the model: for one that was loaded from a folder, the name that the settings gave it."""
     return Path(settings.engine.model).name if Path(listed).is_dir() else listed
-
-
-def _store_name(snapshot: Snapshot, settings: Settings) -> str:
-    """A snapshot's folder below the index directory."""
-    folder = Path(snapshot.segments[0].path).parent
-    return folder.resolve().relative_to(settings.index.directory.resolve()).as_posix()

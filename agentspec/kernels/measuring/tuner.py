@@ -7,19 +7,19 @@ that fails, is left out of the table with its reason, and so is never chosen.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import torch
 
 from agentspec.errors import AgentspecError
 from agentspec.kernels.kernel_table import KernelTable, Measurement
+from agentspec.kernels.measuring.accuracy import LARGEST_ERROR, error_of
 from agentspec.kernels.measuring.steps import Shape, random_step
-from agentspec.kernels.paged_tree_attention import paged_tree_attention
 from agentspec.kernels.verify_kernels import VerifyKernel, exact_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import torch
 
     from agentspec.kernels.flashinfer_tree.variant import TreeVariant
     from agentspec.kernels.kernel_table import TableKey
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LARGEST_ERROR = 0.04
-"""Of the output over its root mean square; 16-bit outputs and probabilities are good for about a quarter of that."""
 CHECKED_CONTEXT = 300
 SOME_CAP = 30.0
 """Soft cap of the steps that forms with one are measured on."""
@@ -103,18 +101,6 @@ def tune(
                 logger.warning("kernel %s is left out: %s", kernel, excluded[kernel])
         measurements.append(Measurement(rows=shape.width, batch=shape.batch, context=shape.context, microseconds=times))
     return KernelTable(key=key, measurements=tuple(measurements), excluded=excluded)
-
-
-def error_of(run: Callable[[], torch.Tensor], step: VerifyStep) -> float:
-    """Largest difference from tree attention in float64 over the root mean square; infinite where one is NaN.
-
-    Memory that the output may land in is filled with NaN first, so that parts which are never written are noticed.
-    """
-    exact = replace(step, query=step.query.double(), cache=(step.cache[0].double(), step.cache[1].double()))
-    expected, _ = paged_tree_attention(exact.query, exact.cache, exact.batch, exact.bits, exact.rules)
-    torch.full((4, *step.query.shape), torch.nan, dtype=step.query.dtype, device=step.query.device)
-    difference = (run().double() - expected).abs().max() / expected.square().mean().sqrt()
-    return float(difference.nan_to_num(nan=torch.inf))
 
 
 def _problem(plan: Planner, kernel: VerifyKernel, step: VerifyStep) -> str | None:

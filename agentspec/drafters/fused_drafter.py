@@ -41,7 +41,7 @@ SURE = 0.5
 """Where only paths at least so likely are asked for, the head is not: it is rarely that sure, and costs time."""
 
 CATCHING_UP = 32
-"""Tokens read at once from which on the time of a draft says nothing of the next one's."""
+"""Tokens read at once from which on reading says nothing of what a pass takes."""
 
 
 class StreamMemory:
@@ -127,6 +127,7 @@ class FusedSession:
         self._brought = GAIN_AT_FIRST
         self._missing = 1.0
         self._pass_seconds = 0.0
+        self._token_seconds = 0.0
         self._passes = 1.0
         self._declined = 0
         self._receipt = DraftReceipt()
@@ -169,19 +170,17 @@ class FusedSession:
 
     def _with_head(self, known: DraftTree, budget: Budget) -> DraftTree:
         """The tree of all sources, the head's among them."""
-        started = time.perf_counter()
-        caught_up = self._streams.waiting < CATCHING_UP
-        self._streams.take(self._head)
         # A pass must bring what the model-free tree would in that time.
         rate = None if budget.cost is None else _tokens(known) / float(budget.cost[len(known)])
         level_gain = None if rate is None else self._pass_seconds * rate
+        started = time.perf_counter()
+        waiting = self._streams.waiting
+        self._streams.take(self._head)
+        read = time.perf_counter()
         drafted = self._head.draft(level_gain)
-        seconds = time.perf_counter() - started
-        passes = int(drafted.depths().max(initial=1))
-        if caught_up:
-            forget = FORGETTING if self._pass_seconds else 1.0
-            self._pass_seconds += forget * (seconds / passes - self._pass_seconds)
-        self._passes += FORGETTING * (passes - self._passes)
+        done = time.perf_counter()
+        self._learn_times(waiting, read - started, int(drafted.depths().max(initial=1)), done - read)
+        seconds = done - started
         self._drafted = drafted
         calibrated = replace(drafted, prob=self._calibration.apply(drafted.prob))
         if budget.cost is None:
@@ -192,6 +191,18 @@ class FusedSession:
         self._round = _Round(known, float(budget.cost[len(fused)]) / float(budget.cost[len(known)]))
         return fused
 
+    def _learn_times(self, read: int, read_seconds: float, passes: int, draft_seconds: float) -> None:
+        """Tell what a pass takes from what reading a further token adds; reading is the first pass."""
+        forget = FORGETTING if self._pass_seconds else 1.0
+        few = read < CATCHING_UP
+        if few or not self._pass_seconds:
+            seconds = draft_seconds + read_seconds if few else draft_seconds
+            self._pass_seconds += forget * (seconds / passes - self._pass_seconds)
+        self._passes += FORGETTING * (passes - self._passes)
+        if read:
+            further = max(0.0, read_seconds - self._pass_seconds) / read
+            self._token_seconds += forget * (further - self._token_seconds)
+
     def _head_pays(self, known: DraftTree, budget: Budget) -> bool:
         """Whether asking the head promises more tokens per second than verifying `known` as it is.
 
@@ -201,7 +212,9 @@ class FusedSession:
             return False
         if budget.cost is None or self._alone or self._declined >= RETRY_AFTER:
             return True
-        share_of_step = self._pass_seconds * self._passes / float(budget.cost[len(known)])
+        # What must be read after a long copy serves later drafts too, so not all of it counts here.
+        reading = self._token_seconds * min(self._streams.waiting, CATCHING_UP)
+        share_of_step = (self._pass_seconds * self._passes + reading) / float(budget.cost[len(known)])
         return _missed(known) * self._brought > _tokens(known) * share_of_step * self._missing
 
     def _judge(self, asked: _Round, emitted: list[int]) -> None:

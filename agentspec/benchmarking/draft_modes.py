@@ -66,7 +66,7 @@ async def run_modes(
     Returns:
         Measurements by kind of edit, then by mode, tasks in order.
     """
-    measured: dict[str, ByMode] = defaultdict(lambda: defaultdict(list))
+    measured: dict[str, ByMode] = {}
     async with AsyncExitStack() as stack:
         engines = {}
         for mode, drafter in modes.items():
@@ -76,6 +76,8 @@ async def run_modes(
             stack.push_async_callback(engine.stop)
             engines[mode] = engine
         order = list(modes)
+        for kind in dict.fromkeys(task.kind for task in tasks):
+            measured[kind] = {mode: [] for mode in order}
         # The first task runs twice; its first round warms everything up and is not counted.
         for number, task in enumerate([tasks[0], *tasks]):
             turn = number % len(order)

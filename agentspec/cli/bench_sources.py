@@ -76,14 +76,15 @@ def compare_sources(
 def _print(rows: Sequence[ModeRow], llama: dict[str, float]) -> None:
     from rich.table import Table
 
+    from agentspec.benchmarking.draft_modes import PLAIN
+
     table = Table("kind", "mode", box=None)
-    for name in ("requests", "tokens", "tokens/step", "drafted/step", "tok/s", "of plain", "identical"):
+    for name in ("tokens", "tokens/step", "drafted", "tok/s", "of plain", "identical"):
         table.add_column(name, justify="right")
     for number, row in enumerate(rows):
         table.add_row(
             row.kind,
             row.mode,
-            str(row.requests),
             str(row.tokens),
             f"{row.tokens_per_step:.2f}",
             f"{row.drafted_per_step:.1f}",
@@ -94,8 +95,8 @@ def _print(rows: Sequence[ModeRow], llama: dict[str, float]) -> None:
         if number + 1 < len(rows) and rows[number + 1].kind == row.kind:
             continue
         if row.kind in llama:
-            plain = next(one for one in rows if one.kind == row.kind).tokens_per_second
+            plain = next(one for one in rows if one.kind == row.kind and one.mode == PLAIN).tokens_per_second
             rate = llama[row.kind]
-            table.add_row(row.kind, "llama.cpp", "", "", "1.00", "0.0", f"{rate:.1f}", f"{rate / plain:.2f}", "")
+            table.add_row(row.kind, "llama.cpp", "", "1.00", "0.0", f"{rate:.1f}", f"{rate / plain:.2f}", "")
         table.add_section()
     output().print(table)

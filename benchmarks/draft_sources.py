@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections import defaultdict
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,10 +146,7 @@ def plot(observed: dict[str, Observed], file: Path) -> None:
     last = observed["fused"] if "fused" in observed else next(iter(observed.values()))
     enough = 20  # fewer judged nodes say little
     sources = [
-        Line(
-            source.name.lower(),
-            [s for s, judged in zip(_shares(last, source), counts, strict=True) if judged >= enough],
-        )
+        Line(source.name.lower(), _shares(last, source)[: sum(1 for _ in takewhile(lambda n: n >= enough, counts))])
         for source, counts in last.judged.items()
         if counts[0] >= enough
     ]

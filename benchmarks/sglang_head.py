@@ -76,6 +76,12 @@ async def run(settings: Settings, model: Path, repository: str, tasks: Sequence[
         await engine.stop()
 
 
+def difference(task: EditTask, one: Sequence[int], other: Sequence[int]) -> str:
+    """Where two outputs of a task part."""
+    place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), "the end")
+    return f"{task.name} ({task.kind}): {len(one)} tokens, {len(other)} expected; they differ at {place}"
+
+
 def embedded(folder: Path, head: Path, sequences: Sequence[tuple[list[int], tuple[int, ...]]], threads: int) -> float:
     """Tokens per step of the embedded engine's head on texts that are known.
 
@@ -137,6 +143,9 @@ def main() -> int:
         equal &= same == len(tasks)
         figures = f"{total.tokens} | {total.verify_steps} | {total.tokens_per_step:.2f} | {same} of {len(tasks)}"
         print(f"| {name} | {figures} |", flush=True)
+        for task, one, other in zip(tasks, outputs, plain, strict=True):
+            if one != other:
+                print(difference(task, one, other), file=sys.stderr, flush=True)
     sequences = [(codec.encode(task.prompt), output) for task, output in zip(tasks, plain, strict=True)]
     rate = embedded(folder, head, [one for one in sequences if len(one[1]) > 1], arguments.threads)
     print(f"| embedded, the head alone on the same texts | | | {rate:.2f} | |")

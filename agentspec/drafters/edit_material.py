@@ -15,7 +15,7 @@ from agentspec.drafters.escaped_view import EscapedSpelling, cuts_hold
 from agentspec.drafters.formats import FormatTokens, find_tokens
 from agentspec.drafters.prose import ProseTokens
 from agentspec.drafters.token_classes import TokenTable
-from agentspec.drafters.views import without_line_numbers
+from agentspec.drafters.views import prefixed, without_line_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,11 +53,13 @@ class RepositoryMaterial:
         spelling: of its files inside JSON strings.
         words: by path.
         views: of edited files, escaped, by path.
+        patch_views: of edited files, as the lines of patches, by path.
     """
 
     spelling: EscapedSpelling
     words: dict[str, FormatWords] = field(default_factory=dict)
     views: dict[str, list[_native.IndexedText]] = field(default_factory=dict)
+    patch_views: dict[str, list[_native.IndexedText]] = field(default_factory=dict)
 
 
 class EditMaterial:
@@ -127,6 +129,19 @@ class EditMaterial:
             short = len(tokens) <= MAX_VIEW_TOKENS
             self._kept.views[path] = [_native.IndexedText(self._kept.spelling.spell(tokens))] if short else []
         return self._kept.views[path]
+
+    def patch_views(self) -> list[_native.IndexedText]:
+        """The edited file as context, removed and added lines of a patch; none where it is not indexed or too long."""
+        if self._document is None:
+            return []
+        path = self._document.path
+        if path not in self._kept.patch_views:
+            assert self._request.repository is not None
+            tokens, codec = self._request.repository.tokens(self._document), self.vocabulary.codec
+            text = codec.decode(tokens.tolist()) if len(tokens) <= MAX_VIEW_TOKENS else ""
+            spelt = [np.array(codec.encode(prefixed(text, prefix)), np.int32) for prefix in " -+" if text]
+            self._kept.patch_views[path] = [_native.IndexedText(view) for view in spelt]
+        return self._kept.patch_views[path]
 
 
 class VocabularyMaterial:

@@ -129,7 +129,15 @@ def format_pieces(path: str) -> list[str]:
             f"\n</{old}>\n<{new}>\n",
             f"\n</{new}>\n",
         ]
-    return pieces
+    hunks = f"--- a/{path}\n+++ b/{path}\n@@ -1"
+    patch = f"*** Begin Patch\n*** Update File: {path}\n@@"
+    return [*pieces, hunks, f"```diff\n{hunks}", patch, f"```\n{patch}", "a\n*** End Patch\n"]
+
+
+def _hunk_markers() -> Iterator[Marker]:
+    """What opens a hunk of a patch."""
+    for end, after in (("", " -1"), ("", " def"), ("", "\n"), ("\n", " a")):
+        yield Marker("a\n", f"@@{end}", after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,7 @@ class FormatTokens:
         codec: the tokenizer.
 
     Attributes:
+        hunk_tokens: last tokens of what opens a hunk of a patch.
         pairs: formats that name a text and then its replacement.
     """
 
@@ -160,6 +169,8 @@ class FormatTokens:
             piece: codec.encode(piece) for piece in format_pieces(_ANY_PATH) if _ANY_PATH not in piece
         }
         self.pairs: list[PairTokens] = []
+        hunks = [marker.tokens(codec) for marker in _hunk_markers()]
+        self.hunk_tokens = frozenset(int(tokens[-1]) for tokens in hunks if tokens is not None)
         known = set()
         for pair in _pairs():
             found = [marker.tokens(codec) for marker in (pair.open, pair.echo, pair.boundary, pair.close)]

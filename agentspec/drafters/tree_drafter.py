@@ -57,6 +57,7 @@ class TreeSession:
         edited = self._add_repository(request) if request.repository is not None else None
         self._material = material
         self._awaits_views = False
+        self._awaits_hunks: frozenset[int] = frozenset()
         if material is not None:
             self._add_formats(material, edited)
 
@@ -105,6 +106,8 @@ class TreeSession:
         self._native.commit(tokens)
         if self._awaits_views and self._shows_views():
             self._add_views()
+        if self._awaits_hunks and not self._awaits_hunks.isdisjoint(tokens.tolist()):
+            self._add_patch_views()
         self._seconds += time.perf_counter() - start
 
     def observe(self, output: NDArray[np.int32], max_depth: int) -> dict[str, NDArray[Any]]:
@@ -151,6 +154,7 @@ class TreeSession:
         self._native.name_tokens(material.named())
         if edited is not None and words.fence is not None:
             self._native.add_marker(words.fence, *edited)
+        self._awaits_hunks = material.formats.hunk_tokens
         if material.shown_raw():
             self._awaits_views = True
         else:
@@ -161,6 +165,12 @@ class TreeSession:
         assert self._material is not None
         pair = self._native.latest_pair()
         return pair != UNKNOWN and (self._material.formats.pairs[pair].escaped or not self._material.is_indexed)
+
+    def _add_patch_views(self) -> None:
+        assert self._material is not None
+        self._awaits_hunks = frozenset()
+        for view in self._material.patch_views():
+            self._native.add_text(view, Origin.VIEW)
 
     def _add_views(self) -> None:
         assert self._material is not None

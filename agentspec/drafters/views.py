@@ -1,4 +1,4 @@
-"""The edited file as an edit format spells it: escaped for JSON, or freed from line numbers."""
+"""The edited file as an edit format spells it: freed from line numbers, or line by line in a patch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ SHORTEST_VIEW = 5
 def escaped(text: str) -> str:
     """`text` as it stands inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """The lines of `text` as a patch spells them: " " before context, "-" before removed, "+" before added lines."""
+    return "".join(prefix + line for line in text.splitlines(keepends=True))
 
 
 def without_line_numbers(text: str) -> str:

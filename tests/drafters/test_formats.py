@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -131,6 +131,17 @@ def test_the_file_is_drafted_after_its_path_and_fence(codec: Codec, tmp_path: Pa
     assert drafts(session, codec, "import json\n\ndef load(path):")
 
 
+@pytest.mark.parametrize(
+    "opening", [f"--- a/{PATH}\n+++ b/{PATH}\n@@ -8,3 +8,3 @@\n", f"*** Update File: {PATH}\n@@\n"]
+)
+def test_lines_of_a_patch_are_drafted_with_their_prefixes(codec: Codec, tmp_path: Path, opening: str) -> None:
+    session = begin(codec, "Change save.", tmp_path)
+    say(session, codec, f"{opening} def save(path, value):\n")
+    assert drafts(session, codec, '     with open(path, "w") as file:\n         json.dump')
+    say(session, codec, "-    with open(path")
+    assert drafts(session, codec, ', "w") as file:\n-        json.dump')
+
+
 def test_without_a_tokenizer_formats_stay_silent() -> None:
     session = TreeDrafter().begin(DraftRequest(np.array([1, 2, 3], np.int32)))
     assert len(session.propose(Budget())) == 0
@@ -162,6 +173,7 @@ def test_the_formats_words_are_pieces_that_end_where_free_text_begins(codec: Cod
 
 
 @given(st.lists(st.integers(0, 3), max_size=20), st.lists(st.integers(0, 3), min_size=1, max_size=4))
+@settings(deadline=None)
 def test_find_tokens_agrees_with_a_plain_search(text: list[int], part: list[int]) -> None:
     plain = next((i for i in range(len(text)) if text[i : i + len(part)] == part), None)
     assert find_tokens(np.array(text, np.int32), np.array(part, np.int32)) == plain
@@ -176,6 +188,7 @@ def test_escaped_text_stands_inside_a_json_string(text: str) -> None:
     st.lists(st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=["Cs"])), min_size=5, max_size=30),
     st.integers(1, 3000),
 )
+@settings(deadline=None)
 def test_a_numbered_view_loses_its_numbers_and_nothing_else(lines: list[str], first: int) -> None:
     view = "".join(f"{first + i:6d}\t{line}\n" for i, line in enumerate(lines))
     assert without_line_numbers(f"file (9 lines)\n{view}\nplain text\n") == "".join(f"{line}\n" for line in lines)

@@ -14,9 +14,16 @@ pytestmark = pytest.mark.sglang
 FORM = TreeVariant(torch.bfloat16, torch.bfloat16, 128)
 
 
-@pytest.mark.parametrize("architecture", ["8.0", "9.0a"])
-def test_the_verify_kernels_compile(architecture):
-    objects = build(FORM, architecture, "verify")
+WITH_RULES = TreeVariant(torch.float16, torch.float8_e4m3fn, 64, soft_cap=True, window=True)
+WIDE_HEADS = TreeVariant(torch.bfloat16, torch.bfloat16, 256)
+
+
+@pytest.mark.parametrize(
+    ("form", "architecture"), [(FORM, "8.0"), (FORM, "9.0a"), (WITH_RULES, "9.0a"), (WIDE_HEADS, "8.0")]
+)
+def test_the_verify_kernels_compile(form, architecture):
+    """Between them: both query types, an 8-bit cache, every head dimension, a soft cap and a sliding window."""
+    objects = build(form, architecture, "verify")
     assert len(objects) == 1
     sections = subprocess.run(["readelf", "-S", "-W", objects[0]], capture_output=True, text=True, check=True).stdout
     assert ".nv_fatbin" in sections

@@ -66,7 +66,7 @@ class ByRate:
     request so far: where steps bring forty tokens, there are few of them, and nodes are better spent elsewhere.
     """
 
-    SLOPE = 0.00465
+    SLOPE = 0.0047
     LARGEST_SLOPE = 0.1
     USUAL_RATE = 5.0  # tokens per step, to begin with
     WEIGHT = 4.0  # steps that the usual rate counts for

@@ -170,7 +170,8 @@ class FormatTokens:
         }
         self.pairs: list[PairTokens] = []
         hunks = [marker.tokens(codec) for marker in _hunk_markers()]
-        self.hunk_tokens = frozenset(int(tokens[-1]) for tokens in hunks if tokens is not None)
+        last = {int(tokens[-1]) for tokens in hunks if tokens is not None}
+        self.hunk_tokens = frozenset(token for token in last if "@" in codec.decode([token]))
         known = set()
         for pair in _pairs():
             found = [marker.tokens(codec) for marker in (pair.open, pair.echo, pair.boundary, pair.close)]

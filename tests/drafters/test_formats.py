@@ -142,6 +142,12 @@ def test_lines_of_a_patch_are_drafted_with_their_prefixes(codec: Codec, tmp_path
     assert drafts(session, codec, ', "w") as file:\n-        json.dump')
 
 
+def test_lines_of_a_patch_wait_for_its_first_hunk(codec: Codec) -> None:
+    hunk_tokens = FormatTokens(codec).hunk_tokens
+    assert hunk_tokens
+    assert hunk_tokens.isdisjoint(codec.encode(CODE))
+
+
 def test_without_a_tokenizer_formats_stay_silent() -> None:
     session = TreeDrafter().begin(DraftRequest(np.array([1, 2, 3], np.int32)))
     assert len(session.propose(Budget())) == 0

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from agentspec.engines.sglang.binding import PARAMS_KEY
+from tests.engines.sglang.models import beginnings
 from tests.engines.sglang.serving import server_settings, serving
-from tests.engines.sglang.test_exactness import greedy, prompts, seeded
+from tests.engines.sglang.test_exactness import greedy, seeded
 
 pytestmark = pytest.mark.sglang
 
@@ -32,7 +33,7 @@ def bodies(texts: list[str]) -> dict[str, dict[str, Any]]:
 def test_equal_to_plain_decoding(
     tiny: Path, tiny_head: Path, index_directory: Path, sources: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = bodies(prompts(sources))
+    wanted = bodies(beginnings(sources, 3))
     off = server_settings(index_directory, speculation=False, deterministic=True, disable_overlap_schedule=True)
     with serving(tiny, off) as server:
         plain = {name: server.post("/generate", body)["output_ids"] for name, body in wanted.items()}

@@ -88,8 +88,10 @@ class Forced:
 
 
 def drafted_planted_text(paths, tokenizer, name):
-    text = PLANTED[name].strip()
-    return any(text[1:6] in tokenizer.decode(path) for path in paths)
+    """Whether any five letters of the planted text's secret part were drafted in a row."""
+    secret = PLANTED[name][1:20]
+    pieces = {secret[start : start + 5] for start in range(len(secret) - 4)}
+    return any(piece in tokenizer.decode(path) for path in paths for piece in pieces)
 
 
 async def test_planted_text_is_drafted_for_its_own_repository_only(tiny, stores):

@@ -75,7 +75,8 @@ def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
 @pytest.mark.client(
     "VS Code (code-server) with `plugins/vscode`",
     "completions, edits, state, feedback",
-    "suggested text, previewed, applied, undid and discarded edits, showed acceptance, wrote the model entry",
+    "found the server once it started, suggested text, previewed, applied, undid and discarded edits, showed "
+    "acceptance, wrote the model entry",
 )
 def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     plugin = ROOT / "plugins" / "vscode"
@@ -104,5 +105,11 @@ def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
         timeout=2 * CLIENT_SECONDS,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    for seen in ("a suggestion", "the edit as a diff", "the edit applied", "acceptance in the status bar"):
+    for seen in (
+        "a server that started after the editor",
+        "a suggestion",
+        "the edit as a diff",
+        "the edit applied",
+        "acceptance in the status bar",
+    ):
         assert f"saw: {seen}" in result.stdout

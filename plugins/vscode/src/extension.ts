@@ -11,7 +11,7 @@ import { StatusBar } from "./status";
 
 export function activate(context: vscode.ExtensionContext): void {
   const log = vscode.window.createOutputChannel("agentspec", { log: true });
-  const session = new Session(context.secrets);
+  const session = new Session(context.secrets, log);
   const edits = new Edits(session);
   const command = (name: string, run: (...given: never[]) => unknown) =>
     vscode.commands.registerCommand(name, async (...given) => {
@@ -39,9 +39,6 @@ export function activate(context: vscode.ExtensionContext): void {
     command("agentspec.menu", showMenu),
     command(ACCEPTED_COMMAND, (id: string) => session.feedback(id, true)),
   );
-  if (session.setting<boolean>("indexOnOpen")) {
-    session.index().catch((error: Error) => log.info(`the workspace drafts nothing: ${error.message}`));
-  }
 }
 
 async function showMenu(): Promise<void> {

@@ -1,7 +1,7 @@
 /** What all parts of the extension share: settings, the client, and where documents are. */
 
 import * as vscode from "vscode";
-import { Client, type Place } from "./client";
+import { Client, type Place, type State } from "./client";
 
 const KEY_SECRET = "agentspec.key";
 const KEY_VARIABLE = "AGENTSPEC_API_KEY";
@@ -9,12 +9,17 @@ const KEY_VARIABLE = "AGENTSPEC_API_KEY";
 /** One window's connection to the server. */
 export class Session implements vscode.Disposable {
   private made: { url: string; key?: string; client: Client } | undefined;
+  /** The client whose server answered when it was last asked for its state. */
+  private answering: Client | undefined;
   private readonly registered = new Set<string>();
   private readonly changes = new vscode.EventEmitter<void>();
   /** Fires when something may have changed what the status bar shows. */
   readonly onDidChange = this.changes.event;
 
-  constructor(private readonly secrets: vscode.SecretStorage) {}
+  constructor(
+    private readonly secrets: vscode.SecretStorage,
+    private readonly log: vscode.LogOutputChannel,
+  ) {}
 
   dispose(): void {
     this.changes.dispose();
@@ -28,8 +33,33 @@ export class Session implements vscode.Disposable {
   async client(): Promise<Client> {
     const url = this.setting<string>("url");
     const key = (await this.secrets.get(KEY_SECRET)) ?? process.env[KEY_VARIABLE];
-    if (this.made?.url !== url || this.made.key !== key) this.made = { url, key, client: new Client(url, key) };
+    if (this.made?.url !== url || this.made.key !== key) {
+      this.made = { url, key, client: new Client(url, key) };
+      this.registered.clear();
+    }
     return this.made.client;
+  }
+
+  /**
+   * What the server says of itself. A server that had not answered before is asked to index the workspace, so that it
+   * does not matter whether it was started before the editor.
+   */
+  async state(): Promise<State> {
+    const client = await this.client();
+    let state: State;
+    try {
+      state = await client.state();
+    } catch (error) {
+      this.answering = undefined;
+      throw error;
+    }
+    if (this.answering !== client) {
+      this.answering = client;
+      if (this.setting<boolean>("indexOnOpen")) {
+        this.index().catch((error: Error) => this.log.info(`the workspace drafts nothing: ${error.message}`));
+      }
+    }
+    return state;
   }
 
   async setKey(): Promise<void> {

@@ -7,7 +7,7 @@ import { summarise } from "./summary";
 
 const MENU_COMMAND = "agentspec.menu";
 
-/** Between two looks at the server, while the window has the focus. */
+/** Between two looks at the server, while the window has the focus or the server does not answer. */
 const REFRESH_MILLISECONDS = 5000;
 const BUSY_REFRESH_MILLISECONDS = 1000;
 
@@ -43,18 +43,23 @@ export class StatusBar implements vscode.Disposable {
 
   private async look(): Promise<void> {
     let next = REFRESH_MILLISECONDS;
+    let answered = true;
     try {
       const folder = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
-      const { text, lines, busy } = summarise(await (await this.session.client()).state(), folder);
+      const { text, lines, busy } = summarise(await this.session.state(), folder);
       if (busy) next = BUSY_REFRESH_MILLISECONDS;
       this.show(busy ? "sync~spin" : "zap", text, lines.join("\n\n"));
     } catch (error) {
+      answered = false;
       const locked = error instanceof ServerError && error.status === 401;
-      this.show("warning", locked ? "key needed" : "offline", (error as Error).message, true);
+      const remedy = locked
+        ? "Run “Set the server's API key”."
+        : "Run “agentspec serve”, or change the setting “agentspec.url”.";
+      this.show("warning", locked ? "key needed" : "offline", `${(error as Error).message}\n\n${remedy}`, true);
     }
     if (this.disposed) return;
     clearTimeout(this.timer);
-    if (vscode.window.state.focused) this.timer = setTimeout(() => this.look(), next);
+    if (vscode.window.state.focused || !answered) this.timer = setTimeout(() => this.look(), next);
   }
 
   private show(icon: string, text: string, tooltip: string, warning = false): void {

@@ -8,10 +8,11 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
+import { type AddressInfo, connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import * as path from "node:path";
 import { chromium, type Page } from "playwright-core";
+import type { State } from "../src/client";
 
 const PATIENCE_MILLISECONDS = 180_000;
 const FILE = "calculator.py";
@@ -30,15 +31,32 @@ async function freePort(): Promise<number> {
   return port;
 }
 
+/** Answer at `port` with what `url` answers: to an editor that is there already, a server that starts. */
+async function openDoor(port: number, url: string): Promise<() => void> {
+  const { hostname, port: target } = new URL(url);
+  const door = createServer((incoming) => {
+    const outgoing = connect(Number(target), hostname);
+    for (const [from, to] of [[incoming, outgoing], [outgoing, incoming]] as const) {
+      from.on("error", () => to.destroy());
+      from.pipe(to);
+    }
+  });
+  await new Promise<void>((resolve) => door.listen(port, "127.0.0.1", resolve));
+  return () => door.close();
+}
+
 /** A VS Code with the extension and settings of its own. */
 class CodeServer {
   readonly data = mkdtempSync(path.join(tmpdir(), "agentspec-vscode-"));
   private process: ChildProcess | undefined;
 
-  constructor(private readonly entry: string) {
+  constructor(
+    private readonly entry: string,
+    readonly serverUrl: string,
+  ) {
     mkdirSync(path.join(this.data, "User"), { recursive: true });
     const settings = {
-      "agentspec.url": required("AGENTSPEC_URL"),
+      "agentspec.url": serverUrl,
       "security.workspace.trust.enabled": false,
       "telemetry.telemetryLevel": "off",
       "workbench.startupEditor": "none",
@@ -148,10 +166,33 @@ class Window {
   }
 }
 
+/** The extension's text in the status bar with its tooltip, as a screen reader gets it. */
+async function statusSays(page: Page): Promise<string> {
+  const labels = page.locator(".statusbar-item [aria-label*=agentspec]");
+  return labels.evaluateAll((items) => items.map((item) => item.getAttribute("aria-label")).join("; "));
+}
+
+/** Have the server start after the editor, and wait until the extension has found it. */
+async function serverStarts(page: Page, code: CodeServer, folder: string): Promise<() => void> {
+  const status = page.locator(".statusbar-item", { hasText: "agentspec" });
+  await status.filter({ hasText: "offline" }).waitFor();
+  const said = await statusSays(page);
+  assert.ok(said.includes(code.serverUrl), `the status bar says ${said}`);
+  const url = required("AGENTSPEC_URL");
+  const close = await openDoor(Number(new URL(code.serverUrl).port), url);
+  await status.filter({ hasNotText: "offline" }).waitFor();
+  const deadline = Date.now() + PATIENCE_MILLISECONDS;
+  for (;;) {
+    const { repositories } = (await (await fetch(`${url}/v1/state`)).json()) as State;
+    if (repositories.some((one) => one.path === folder && one.state === "ready")) return close;
+    assert.ok(Date.now() < deadline, `not indexed: ${JSON.stringify(repositories)}`);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+}
+
 async function look(page: Page, code: CodeServer, folder: string): Promise<void> {
   const window = new Window(page, folder);
   const status = page.locator(".statusbar-item", { hasText: "agentspec" });
-  await page.locator(".statusbar-item", { hasText: /agentspec/ }).waitFor();
   await window.open(FILE);
   await window.saw("the status bar");
 
@@ -208,14 +249,15 @@ async function look(page: Page, code: CodeServer, folder: string): Promise<void>
       }
     })();
   }
-  assert.equal(JSON.parse(text)[0].models[0].url, `${required("AGENTSPEC_URL")}/v1/chat/completions`);
+  assert.equal(JSON.parse(text)[0].models[0].url, `${code.serverUrl}/v1/chat/completions`);
   await window.saw("the model entry");
 }
 
 async function main(): Promise<void> {
   const folder = required("FOLDER");
-  const code = new CodeServer(required("CODE_SERVER"));
+  const code = new CodeServer(required("CODE_SERVER"), `http://127.0.0.1:${await freePort()}`);
   const browser = await chromium.launch({ executablePath: required("CHROMIUM"), args: ["--no-sandbox"] });
+  let closeDoor: (() => void) | undefined;
   try {
     code.install(required("VSIX"));
     const url = await code.start();
@@ -223,12 +265,16 @@ async function main(): Promise<void> {
     page.setDefaultTimeout(PATIENCE_MILLISECONDS);
     await page.goto(`${url}/?folder=${encodeURIComponent(folder)}`);
     try {
+      closeDoor = await serverStarts(page, code, folder);
+      console.log("saw: a server that started after the editor");
       await look(page, code, folder);
     } catch (error) {
+      console.error("the status bar says", await statusSays(page));
       if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "failed.png") });
       throw error;
     }
   } finally {
+    closeDoor?.();
     await browser.close();
     code.stop();
   }

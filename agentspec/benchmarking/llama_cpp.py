@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import InvalidRequestError
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 CONTEXT = 4096
 
 
+def require_llama_cpp(gguf: Path) -> None:
+    """Check, before anything is measured, that llama.cpp can be.
+
+    Raises:
+        InvalidRequestError: its Python package is not installed, or there are no weights.
+    """
+    if find_spec("xllamacpp") is None:
+        raise InvalidRequestError("llama.cpp is measured with xllamacpp; install it: pip install xllamacpp")
+    if not gguf.is_file():
+        raise InvalidRequestError(f"there is no file {gguf}; --gguf takes the weights that llama.cpp is to decode with")
+
+
 def llama_tokens_per_second(gguf: Path, tasks: Sequence[EditTask], threads: int) -> dict[str, float]:
     """Tokens per second without prefill, by kind of edit and over "all".
 
@@ -26,14 +39,9 @@ def llama_tokens_per_second(gguf: Path, tasks: Sequence[EditTask], threads: int)
         gguf: the weights.
         tasks: what to ask.
         threads: of llama.cpp.
-
-    Raises:
-        InvalidRequestError: its Python package is not installed.
     """
-    try:
-        import xllamacpp  # noqa: PLC0415 - not a dependency
-    except ImportError as error:
-        raise InvalidRequestError("llama.cpp is measured with xllamacpp; install it: pip install xllamacpp") from error
+    import xllamacpp  # noqa: PLC0415 - not a dependency, see `require_llama_cpp`
+
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(gguf)
     parameters.n_ctx = CONTEXT

@@ -35,15 +35,18 @@ def compare_sources(
         as_json: print JSON.
 
     Raises:
+        InvalidRequestError: `gguf` cannot be measured.
         typer.Exit: with `DIFFERENT_OUTPUT` when a request failed or a text differs from plain decoding's.
     """
     from rich.progress import Progress
 
     from agentspec.benchmarking.draft_modes import draft_modes, mode_rows, run_modes
-    from agentspec.benchmarking.llama_cpp import llama_tokens_per_second
+    from agentspec.benchmarking.llama_cpp import llama_tokens_per_second, require_llama_cpp
     from agentspec.drafters.eagle3.drafter import shipped_head
     from agentspec.engines.local.target import load_target
 
+    if gguf is not None:
+        require_llama_cpp(gguf)
     if settings.engine.draft_head == "auto":
         # Measured whether or not it would be chosen here.
         head = shipped_head(settings.engine.model)

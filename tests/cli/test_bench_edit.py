@@ -169,7 +169,7 @@ def test_a_source_that_changes_a_text_fails_the_comparison(
     assert result.exit_code == 1
 
 
-def test_llama_cpp_that_is_not_installed_is_said(
+def test_llama_cpp_that_is_not_installed_is_said_before_anything_is_measured(
     agentspec: Callable[..., Result],
     repository: ScratchRepository,
     small: tuple[object, ...],
@@ -177,6 +177,7 @@ def test_llama_cpp_that_is_not_installed_is_said(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setattr(draft_modes, "measure", None)
     command = ("bench", "edit", *small, "--repository", repository.root, "--prompts", "1", "--sources")
     result = agentspec(*command, "--gguf", tmp_path / "weights.gguf")
     assert result.exit_code == 2

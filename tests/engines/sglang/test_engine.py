@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from agentspec.config import Settings
-from agentspec.engines.base import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+from agentspec.engines.base import ChatPrompt, Chunk, GenerationRequest, OutputFormat, SamplingParams
 from agentspec.engines.sglang.engine import SGLangEngine
 from agentspec.errors import AgentspecError, ContextOverflowError, EngineUnavailableError, OverloadedError
 from agentspec.index.build import BuildOptions, build_index
@@ -156,11 +157,22 @@ async def test_receipts_count_predictions_and_cached_tokens(engine: SGLangEngine
 
 
 async def test_repositories_are_used_by_id(engine: SGLangEngine) -> None:
-    chunks = await collect(engine, request("repository", PLANTED[:20], repository="planted", edited_path="a.py"))
+    """A grammar makes the random model write what the repository holds."""
+    form = OutputFormat("regex", re.escape(PLANTED))
+    asked = request(
+        "repository",
+        "Write it.",
+        replace(GREEDY, max_tokens=200, ignore_eos=False),
+        repository="planted",
+        edited_path="a.py",
+        output_format=form,
+    )
+    chunks = await collect(engine, asked)
+    assert "".join(chunk.text for chunk in chunks) == PLANTED
     receipt = chunks[-1].receipt
     assert receipt is not None
     assert receipt.warnings == ()
-    assert receipt.drafted.get("repository", 0) + receipt.drafted.get("edit", 0) > 0
+    assert receipt.accepted.get("repository", 0) + receipt.accepted.get("edit", 0) > 0
 
 
 async def test_closing_the_stream_frees_the_slot(engine: SGLangEngine) -> None:

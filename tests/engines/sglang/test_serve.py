@@ -68,12 +68,32 @@ def test_completions_over_http(served: tuple[subprocess.Popen[str], str], tiny: 
     assert again["choices"][0]["text"] == text
     assert again["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
     assert streamed(url) == text
+    assert_schema_is_followed(url)
     children = psutil.Process(process.pid).children(recursive=True)
     assert any("sglang" in " ".join(child.cmdline()) for child in children)
     process.send_signal(signal.SIGTERM)
     assert process.wait(STOP_SECONDS) == 0
     _, left = psutil.wait_procs(children, timeout=30)
     assert left == [], "processes of the server are left"
+
+
+def assert_schema_is_followed(url: str) -> None:
+    """A JSON schema holds, and the text under it is the same with drafts of the very answer and without any."""
+    schema = {
+        "type": "object",
+        "properties": {"kind": {"enum": ["call", "name"]}, "done": {"type": "boolean"}},
+        "required": ["kind", "done"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "note", "schema": schema}}
+    asked: dict[str, Any] = {"response_format": form, "ignore_eos": False}
+    plain = completion(url, **asked, agentspec={"speculation": False})["choices"][0]
+    drafted = completion(url, **asked, prediction={"type": "content", "content": plain["text"]})["choices"][0]
+    assert drafted["text"] == plain["text"]
+    assert drafted["finish_reason"] == plain["finish_reason"]
+    assert plain["text"].lstrip().startswith("{")
+    if plain["finish_reason"] == "stop":
+        assert json.loads(plain["text"])["kind"] in ("call", "name")
 
 
 def streamed(url: str) -> str:

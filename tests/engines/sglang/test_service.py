@@ -45,7 +45,7 @@ class TestDistribution:
     TOP_K = 4
     LENGTH = 3
     DRAWS = 2000
-    AT_ONCE = 50
+    AT_ONCE = 8  # in a large batch on a CPU drafts do not pay and are left out
     PROMPT = tuple(range(40, 80))
 
     @pytest.mark.parametrize("drafted", [0, 1])

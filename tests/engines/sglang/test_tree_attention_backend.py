@@ -161,7 +161,7 @@ def verify_batch(trees: list[DraftTree], prefixes: list[int], width: int, table:
         capture_hidden_mode=None,
         seq_lens_sum=None,
         seq_lens_cpu=None,
-        trees=trees,
+        nodes=[len(tree) + 1 for tree in trees],
         tail_mask=mask,
     )
     where = torch.cat([table[b, p : p + width] for b, p in enumerate(prefixes)])

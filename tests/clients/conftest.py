@@ -1,4 +1,4 @@
-"""Real clients against a scripted model, each in a home and a scratch repository of its own.
+"""Real clients against a scripted or the embedded model, each in a home and a scratch repository of its own.
 
 `make test-clients` installs them and runs these tests; what ran, in which version and how it went becomes the table of
 docs/clients.md.
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agentspec.config import Settings
 from agentspec.connect.clients import find_client
 from agentspec.connect.endpoint import find_endpoint
 from agentspec.connect.files import write
 from agentspec.engines.base import ModelInfo
+from agentspec.engines.local.pull import pull
+from agentspec.errors import ModelError
 from tests.api import scripted_engine
 from tests.api.conftest import LiveServer, live_server
 from tests.clients import agent_script
@@ -36,6 +39,7 @@ INSTALLED = ROOT / ".clients"
 CONTEXT = 200_000
 """Tokens of the scripted model's context; agents send long system prompts, and here a token is a character."""
 
+EMBEDDED_MODEL = "smollm2-135m-instruct"
 CLIENT_SECONDS = 300.0
 MATRIX_VARIABLE = "AGENTSPEC_MATRIX"
 """Names the document whose table the run writes."""
@@ -119,9 +123,8 @@ def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServe
 
 
 @pytest.fixture
-def workplace(agent_server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
-    agent_server.engine.reset()
-    agent_server.engine.script = agent_script.script
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scratch repository; the home directory is a scratch one too."""
     home, repository = tmp_path / "home", tmp_path / "scratch"
     home.mkdir()
     repository.mkdir()
@@ -130,7 +133,25 @@ def workplace(agent_server: LiveServer, tmp_path: Path, monkeypatch: pytest.Monk
     identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
     for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-q", "-m", "Start")):
         subprocess.run(["git", *arguments], cwd=repository, check=True)
-    return Workplace(home, repository, agent_server)
+    return repository
+
+
+@pytest.fixture
+def workplace(agent_server: LiveServer, repository: Path) -> Workplace:
+    agent_server.engine.reset()
+    agent_server.engine.script = agent_script.script
+    return Workplace(Path.home(), repository, agent_server)
+
+
+@pytest.fixture(scope="session")
+def embedded_cache() -> Path:
+    """The cache that holds the embedded model; skips the test where it cannot be fetched."""
+    cache = Settings.load().cache_directory
+    try:
+        pull(EMBEDDED_MODEL, cache)
+    except ModelError as error:
+        pytest.skip(f"the embedded model cannot be fetched: {error}")
+    return cache
 
 
 def executable(name: str) -> Path:

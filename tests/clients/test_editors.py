@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.test_serve import serving
 from tests.clients.agent_script import AFTER, FILE
-from tests.clients.conftest import CLIENT_SECONDS, INSTALLED, ROOT, Workplace, executable
+from tests.clients.conftest import CLIENT_SECONDS, EMBEDDED_MODEL, INSTALLED, ROOT, Workplace, executable
 from tests.clients.test_agents import number
 
 if TYPE_CHECKING:
@@ -72,32 +73,29 @@ def test_neovim(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
     assert workplace.file == AFTER
 
 
-@pytest.mark.client(
-    "VS Code (code-server) with `plugins/vscode`",
-    "completions, edits, state, feedback",
-    "found the server once it started, suggested text, previewed, applied, undid and discarded edits, showed "
-    "acceptance, wrote the model entry",
-)
-def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def look_at_vscode(url: str, repository: Path, screenshots: Path, node: pytest.Item, **environment: str) -> None:
+    """Drive code-server with the packed extension through Chromium; everything that is to be seen must be."""
     plugin = ROOT / "plugins" / "vscode"
     entry = INSTALLED / "node_modules" / "code-server" / "out" / "node" / "entry.js"
-    node, chromium = executable("node"), shutil.which("chromium")
+    javascript, chromium = executable("node"), shutil.which("chromium")
     for needed in (plugin / "agentspec.vsix", plugin / "out" / "test" / "browser.js", entry):
         if not needed.exists():
             pytest.skip(f"{needed.relative_to(ROOT)} is missing; make test-clients makes it")
     if chromium is None:
         pytest.skip("chromium is not installed")
-    request.node.client_version = number(workplace.run(node, entry, "--version").splitlines()[-1])
+    version = subprocess.check_output([javascript, entry, "--version"], text=True)
+    node.client_version = number(version.splitlines()[-1])  # type: ignore[attr-defined]
     result = subprocess.run(
-        [node, plugin / "out" / "test" / "browser.js"],
+        [javascript, plugin / "out" / "test" / "browser.js"],
         env={
             **os.environ,
-            "AGENTSPEC_URL": workplace.server.url,
+            "AGENTSPEC_URL": url,
             "CODE_SERVER": str(entry),
             "VSIX": str(plugin / "agentspec.vsix"),
             "CHROMIUM": chromium,
-            "FOLDER": str(workplace.repository),
-            "SCREENSHOTS": str(tmp_path),
+            "FOLDER": str(repository),
+            "SCREENSHOTS": str(screenshots),
+            **environment,
         },
         capture_output=True,
         text=True,
@@ -110,6 +108,35 @@ def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureReq
         "a suggestion",
         "the edit as a diff",
         "the edit applied",
+        "the edit discarded",
         "acceptance in the status bar",
     ):
         assert f"saw: {seen}" in result.stdout
+
+
+@pytest.mark.client(
+    "VS Code (code-server) with `plugins/vscode`",
+    "completions, edits, state, feedback",
+    "found the server once it started, suggested text, previewed, applied, undid and discarded edits, showed "
+    "acceptance, wrote the model entry",
+)
+def test_vscode(workplace: Workplace, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    look_at_vscode(workplace.server.url, workplace.repository, tmp_path, request.node, SCRIPTED="1")
+
+
+@pytest.mark.client(
+    "VS Code with the embedded engine",
+    "completions, edits, state, feedback",
+    f"the same with `agentspec serve` and {EMBEDDED_MODEL} in bfloat16, whatever it suggests and changes",
+)
+def test_vscode_with_the_embedded_engine(
+    embedded_cache: Path,
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setenv("AGENTSPEC_CACHE_DIRECTORY", str(embedded_cache))
+    numbers = ("--device", "cpu", "--dtype", "bfloat16", "--threads", 1)
+    with serving("--model", EMBEDDED_MODEL, *numbers, "--allow-root", repository) as (_, url):
+        look_at_vscode(url, repository, tmp_path, request.node)

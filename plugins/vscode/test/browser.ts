@@ -1,8 +1,10 @@
 /**
- * The extension in a real VS Code: code-server with Chromium in front of it, and a server that answers by a script.
+ * The extension in a real VS Code: code-server with Chromium in front of it, and a server.
  *
  * Environment: AGENTSPEC_URL, CODE_SERVER (its entry.js), VSIX, CHROMIUM, FOLDER (a workspace with calculator.py),
- * SCREENSHOTS (optional). Prints one line for each thing seen; exits with 1 at the first that is not.
+ * SCRIPTED (set where the model answers by the script of tests/clients/agent_script.py; any other model may suggest
+ * and change what it likes), SCREENSHOTS (optional). Prints one line for each thing seen; exits with 1 at the first that
+ * is not.
  */
 
 import assert from "node:assert/strict";
@@ -11,11 +13,13 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "nod
 import { type AddressInfo, connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import * as path from "node:path";
-import { chromium, type Page } from "playwright-core";
+import { chromium, type Locator, type Page } from "playwright-core";
 import type { State } from "../src/client";
 
 const PATIENCE_MILLISECONDS = 180_000;
 const FILE = "calculator.py";
+const INSTRUCTION = "Make add return the sum of its arguments";
+const SCRIPTED = Boolean(process.env.SCRIPTED);
 
 function required(name: string): string {
   const value = process.env[name];
@@ -128,9 +132,10 @@ class Window {
     await this.page.locator(".monaco-editor .view-lines").first().click();
   }
 
-  /** Wait until `text` is suggested; VS Code shows it in pieces by syntax, with spaces that do not break. */
-  async suggested(text: string): Promise<void> {
-    await this.shows((shown) => shown.trim() === text, ".view-lines [class*=ghost-text]");
+  /** Wait until `text`, or anything, is suggested; VS Code shows it in pieces, with spaces that do not break. */
+  async suggested(text?: string): Promise<void> {
+    const expected = (shown: string) => (text === undefined ? shown.trim() !== "" : shown.trim() === text);
+    await this.shows(expected, ".view-lines [class*=ghost-text]");
   }
 
   /** Wait until the text of what `selector` selects is as expected. */
@@ -147,11 +152,31 @@ class Window {
     }
   }
 
+  /** The file on disk. */
+  get file(): string {
+    return readFileSync(path.join(this.folder, FILE), "utf8");
+  }
+
+  /** Ask for an edit of the whole file and wait until it is shown as a diff; the button that gives `answer`. */
+  async edit(answer: "Apply" | "Discard"): Promise<Locator> {
+    await this.palette("agentspec: Edit with agentspec");
+    await this.answer(INSTRUCTION);
+    await this.page.locator(".diff-editor, .monaco-diff-editor").first().waitFor();
+    const button = this.page.locator(".notification-toast .monaco-button", { hasText: answer });
+    await button.waitFor();
+    return button;
+  }
+
+  /** Wait until the diff is closed. */
+  async closed(): Promise<void> {
+    await this.page.locator(".monaco-diff-editor").waitFor({ state: "detached" });
+  }
+
   /** Wait until the file on disk is as expected. */
   async saved(expected: (text: string) => boolean): Promise<string> {
     const deadline = Date.now() + PATIENCE_MILLISECONDS;
     for (;;) {
-      const text = readFileSync(path.join(this.folder, FILE), "utf8");
+      const text = this.file;
       if (expected(text)) return text;
       assert.ok(Date.now() < deadline, `the file is\n${text}`);
       await new Promise((resolve) => setTimeout(resolve, 100));
@@ -172,6 +197,15 @@ async function statusSays(page: Page): Promise<string> {
   return labels.evaluateAll((items) => items.map((item) => item.getAttribute("aria-label")).join("; "));
 }
 
+async function stateOf(url: string): Promise<State> {
+  return (await (await fetch(`${url}/v1/state`)).json()) as State;
+}
+
+/** Tokens that the server says it has answered with in the last hour. */
+async function answeredTokens(url: string): Promise<number> {
+  return (await stateOf(url)).history.reduce((total, span) => total + span.completion_tokens, 0);
+}
+
 /** Have the server start after the editor, and wait until the extension has found it. */
 async function serverStarts(page: Page, code: CodeServer, folder: string): Promise<() => void> {
   const status = page.locator(".statusbar-item", { hasText: "agentspec" });
@@ -183,9 +217,10 @@ async function serverStarts(page: Page, code: CodeServer, folder: string): Promi
   await status.filter({ hasNotText: "offline" }).waitFor();
   const deadline = Date.now() + PATIENCE_MILLISECONDS;
   for (;;) {
-    const { repositories } = (await (await fetch(`${url}/v1/state`)).json()) as State;
-    if (repositories.some((one) => one.path === folder && one.state === "ready")) return close;
-    assert.ok(Date.now() < deadline, `not indexed: ${JSON.stringify(repositories)}`);
+    const { repositories } = await stateOf(url);
+    const ready = repositories.some((one) => one.path === folder && one.state === "ready");
+    if (ready && (await statusSays(page)).includes("Index: ready")) return close;
+    assert.ok(Date.now() < deadline, `not indexed: ${JSON.stringify(repositories)}, or not shown`);
     await new Promise((resolve) => setTimeout(resolve, 200));
   }
 }
@@ -196,40 +231,40 @@ async function look(page: Page, code: CodeServer, folder: string): Promise<void>
   await window.open(FILE);
   await window.saw("the status bar");
 
-  await page.keyboard.press("Control+End");
-  await page.keyboard.type("\n\ndef total(a, b):\n", { delay: 20 });
-  await window.suggested("return a + b");
-  await window.saw("a suggestion");
-  await page.keyboard.type("return", { delay: 20 });
-  await window.suggested("a + b");
-  await page.keyboard.press("Tab");
-  const completed = await window.saved((text) => text.trimEnd().endsWith("return a + b"));
-  assert.match(completed, /def total\(a, b\):\n {4}return a \+ b\s*$/);
-  await window.saw("the suggestion accepted");
-
-  await window.palette("agentspec: Edit with agentspec");
-  await window.answer("Make add return the sum of its arguments");
-  await page.locator(".diff-editor, .monaco-diff-editor").first().waitFor();
-  const apply = page.locator(".notification-toast .monaco-button", { hasText: "Apply" });
-  await apply.waitFor();
+  const before = window.file;
+  const apply = await window.edit("Apply");
   await window.saw("the edit as a diff");
-  assert.ok(readFileSync(path.join(folder, FILE), "utf8").includes("a - b"), "nothing changes before the user agrees");
+  assert.equal(window.file, before, "nothing changes before the user agrees");
   await apply.click();
-  await window.saved((text) => !text.includes("a - b") && text.includes("return a + b"));
-  await page.locator(".monaco-diff-editor").waitFor({ state: "detached" });
+  await window.saved((text) => (SCRIPTED ? text === before.replace("a - b", "a + b") : text !== before));
+  await window.closed();
   await window.saw("the edit applied");
 
   await page.keyboard.press("Control+z");
-  await window.shows((text) => text.includes("return a - b"));
+  await window.saved((text) => text === before);
   await window.saw("the edit undone in one step");
 
-  await window.palette("agentspec: Edit with agentspec");
-  await window.answer("Make add return the sum of its arguments");
-  const discard = page.locator(".notification-toast .monaco-button", { hasText: "Discard" });
-  await discard.click();
-  await page.locator(".monaco-diff-editor").waitFor({ state: "detached" });
+  await (await window.edit("Discard")).click();
+  await window.closed();
   await window.shows((text) => text.includes("return a - b"));
+  assert.equal(window.file, before, "a discarded edit changes nothing");
   await window.saw("the edit discarded");
+
+  const answered = await answeredTokens(code.serverUrl);
+  await page.locator(".monaco-editor .view-lines").first().click();
+  await page.keyboard.press("Control+End");
+  await page.keyboard.type("\n\ndef total(a, b):\n", { delay: 20 });
+  await window.suggested(SCRIPTED ? "return a + b" : undefined);
+  assert.ok((await answeredTokens(code.serverUrl)) > answered, "the server counts no completion");
+  await window.saw("a suggestion");
+  if (SCRIPTED) {
+    await page.keyboard.type("return", { delay: 20 });
+    await window.suggested("a + b");
+  }
+  await page.keyboard.press("Tab");
+  const completed = await window.saved((text) => /def total\(a, b\):\s*\S/.test(text));
+  if (SCRIPTED) assert.match(completed, /def total\(a, b\):\n {4}return a \+ b\s*$/);
+  await window.saw("the suggestion accepted");
 
   await status.filter({ hasText: "drafted" }).waitFor();
   await window.saw("acceptance in the status bar");

@@ -78,7 +78,7 @@ $(CLIENTS)/.ready:
 	  && cd $(CLIENTS) && npm_config_nodedir=$(NODE_HOME) npm_config_build_from_source=true npm rebuild argon2
 	@touch $@
 
-test-clients: $(VENV)/.dev $(CLIENTS)/.ready vsix ## run real clients against a scripted model; writes the table of docs/clients.md
+test-clients: $(VENV)/.dev $(CLIENTS)/.ready vsix ## run real clients against a scripted model and the embedded one; writes the table of docs/clients.md
 	$(PIP) install --quiet --no-build-isolation --editable ".[browser]"
 	AGENTSPEC_MATRIX=docs/clients.md $(VENV)/bin/python -m pytest -m clients tests/clients
 	$(VENV)/bin/python -m pytest tests/browser

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+WIDTH_OF_FILES = 120
+"""Columns of results that go to a file or a pipe, unless `COLUMNS` says otherwise: no table is cut there."""
 
 
 def output() -> Console:
     """The console of results; plain text when it is not a terminal."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def messages() -> Console:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from agentspec.drafters.eagle3.runner import HeadRunner
 from agentspec.kernels import _native
+from agentspec.kernels.native_arrays import floats, stored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,22 +51,22 @@ class NativeHead:
             threads=threads,
         )
         self.decoder.add_layer(
-            attention_norm=_floats(head.stream_norm.weight),
-            qkv=_stored(head.qkv.weight),
+            attention_norm=floats(head.stream_norm.weight),
+            qkv=stored(head.qkv.weight.contiguous()),
             qkv_bias=None,
             query_norm=None,
             key_norm=None,
-            output=_stored(head.output.weight),
+            output=stored(head.output.weight.contiguous()),
             output_bias=None,
-            feed_norm=_floats(head.feed_norm.weight),
-            gate_up=_stored(head.gate_up.weight),
+            feed_norm=floats(head.feed_norm.weight),
+            gate_up=stored(head.gate_up.weight.contiguous()),
             gate_up_bias=None,
-            down=_stored(head.down.weight),
+            down=stored(head.down.weight.contiguous()),
             down_bias=None,
-            embedding_norm=_floats(head.embedding_norm.weight),
+            embedding_norm=floats(head.embedding_norm.weight),
         )
-        self.decoder.set_head(_floats(head.norm.weight), _stored(head.lm_head.weight))
-        self.decoder.set_fusion(_stored(head.fc.weight))
+        self.decoder.set_head(floats(head.norm.weight), stored(head.lm_head.weight.contiguous()))
+        self.decoder.set_fusion(stored(head.fc.weight.contiguous()))
 
     @staticmethod
     def computes(config: HeadConfig, embedding: Tensor) -> bool:
@@ -132,15 +133,3 @@ class NativeRunner(HeadRunner):
             drafted=behind.drafted(count),
         )
         return outgoing[-len(rows) :], logits
-
-
-def _stored(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as numpy sees it; bfloat16 as the 16-bit integers that hold it."""
-    bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    array: NDArray[Any] = bits.contiguous().numpy()
-    return array
-
-
-def _floats(tensor: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.float().contiguous().numpy()
-    return array

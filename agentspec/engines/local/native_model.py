@@ -14,6 +14,7 @@ from agentspec.engines.local.kv_cache import KVLayout
 from agentspec.engines.local.model import TargetModel, batch_rows
 from agentspec.engines.local.weights import LayerWeights, OuterWeights
 from agentspec.kernels import _native
+from agentspec.kernels.native_arrays import floats, stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,7 @@ class NativeModel(TargetModel):
             self._add_layer(LayerWeights.read(fetch, layer))
         outer = OuterWeights.read(fetch)
         self._embedding = outer.embedding
-        self._decoder.set_head(_floats(outer.norm), _stored(outer.head.to(runtime.dtype)))
+        self._decoder.set_head(floats(outer.norm), stored(outer.head.to(runtime.dtype)))
         self._rotations = torch.empty(2, 0, architecture.head_dim // 2)
 
     @staticmethod
@@ -132,8 +133,8 @@ class NativeModel(TargetModel):
             stream=stream.numpy(),
             cosine=cosine.numpy(),
             sine=sine.numpy(),
-            keys=[_stored(one.cache.k) for one in inputs],
-            values=[_stored(one.cache.v) for one in inputs],
+            keys=[stored(one.cache.k) for one in inputs],
+            values=[stored(one.cache.v) for one in inputs],
             lengths=[one.cache.length for one in inputs],
             counts=[len(one.tokens) for one in inputs],
             masks=[None if one.mask is None else one.mask.numpy() for one in inputs],
@@ -147,17 +148,17 @@ class NativeModel(TargetModel):
     def _add_layer(self, layer: LayerWeights) -> None:
         dtype = self.layout.dtype
         self._decoder.add_layer(
-            attention_norm=_floats(layer.attention_norm),
-            qkv=_stored(layer.qkv.to(dtype)),
+            attention_norm=floats(layer.attention_norm),
+            qkv=stored(layer.qkv.to(dtype)),
             qkv_bias=_optional_floats(layer.qkv_bias),
             query_norm=_optional_floats(layer.query_norm),
             key_norm=_optional_floats(layer.key_norm),
-            output=_stored(layer.output.to(dtype)),
+            output=stored(layer.output.to(dtype)),
             output_bias=_optional_floats(layer.output_bias),
-            feed_norm=_floats(layer.feed_norm),
-            gate_up=_stored(layer.gate_up.to(dtype)),
+            feed_norm=floats(layer.feed_norm),
+            gate_up=stored(layer.gate_up.to(dtype)),
             gate_up_bias=_optional_floats(layer.gate_up_bias),
-            down=_stored(layer.down.to(dtype)),
+            down=stored(layer.down.to(dtype)),
             down_bias=_optional_floats(layer.down_bias),
         )
 
@@ -172,17 +173,5 @@ class NativeModel(TargetModel):
         return cosine.contiguous(), sine.contiguous()
 
 
-def _stored(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory as numpy sees it; bfloat16 as the 16-bit integers that hold it."""
-    bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    array: NDArray[Any] = bits.numpy()
-    return array
-
-
-def _floats(tensor: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.float().contiguous().numpy()
-    return array
-
-
 def _optional_floats(tensor: Tensor | None) -> NDArray[Any] | None:
-    return None if tensor is None else _floats(tensor)
+    return None if tensor is None else floats(tensor)

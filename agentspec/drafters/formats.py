@@ -159,7 +159,7 @@ class FormatTokens:
         codec: the tokenizer.
 
     Attributes:
-        hunk_tokens: last tokens of what opens a hunk of a patch.
+        hunk_tokens: `int32[M]`, last tokens of what opens a hunk of a patch.
         pairs: formats that name a text and then its replacement.
     """
 
@@ -171,7 +171,7 @@ class FormatTokens:
         self.pairs: list[PairTokens] = []
         hunks = [marker.tokens(codec) for marker in _hunk_markers()]
         last = {int(tokens[-1]) for tokens in hunks if tokens is not None}
-        self.hunk_tokens = frozenset(token for token in last if "@" in codec.decode([token]))
+        self.hunk_tokens = np.array(sorted(token for token in last if "@" in codec.decode([token])), np.int32)
         known = set()
         for pair in _pairs():
             found = [marker.tokens(codec) for marker in (pair.open, pair.echo, pair.boundary, pair.close)]

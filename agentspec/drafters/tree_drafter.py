@@ -57,7 +57,6 @@ class TreeSession:
         edited = self._add_repository(request) if request.repository is not None else None
         self._material = material
         self._awaits_views = False
-        self._awaits_hunks: frozenset[int] = frozenset()
         if material is not None:
             self._add_formats(material, edited)
 
@@ -103,10 +102,10 @@ class TreeSession:
         """
         start = time.perf_counter()
         tokens = _tokens(tokens, "verdict")
-        self._native.commit(tokens)
+        opens_hunk = self._native.commit(tokens)
         if self._awaits_views and self._shows_views():
             self._add_views()
-        if self._awaits_hunks and not self._awaits_hunks.isdisjoint(tokens.tolist()):
+        if opens_hunk:
             self._add_patch_views()
         self._seconds += time.perf_counter() - start
 
@@ -154,7 +153,7 @@ class TreeSession:
         self._native.name_tokens(material.named())
         if edited is not None and words.fence is not None:
             self._native.add_marker(words.fence, *edited)
-        self._awaits_hunks = material.formats.hunk_tokens
+        self._native.await_tokens(material.formats.hunk_tokens)
         if material.shown_raw():
             self._awaits_views = True
         else:
@@ -168,7 +167,7 @@ class TreeSession:
 
     def _add_patch_views(self) -> None:
         assert self._material is not None
-        self._awaits_hunks = frozenset()
+        self._native.await_tokens(np.empty(0, np.int32))
         for view in self._material.patch_views():
             self._native.add_text(view, Origin.VIEW)
 

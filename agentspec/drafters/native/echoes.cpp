@@ -15,10 +15,14 @@ bool ends_with(std::span<const Token> context, const std::vector<Token>& marker)
 }  // namespace
 
 void Echoes::add_pair(PairMarkers markers, Place close_place) {
+  for (const std::vector<Token>* marker : {&markers.open, &markers.echo, &markers.boundary, &markers.close}) {
+    if (!marker->empty()) endings_.set(bit_of(marker->back()));
+  }
   pairs_.push_back({std::move(markers), close_place, {0, kUnknown}});
 }
 
 void Echoes::add_marker(std::span<const Token> marker, Place place) {
+  endings_.set(bit_of(marker.back()));
   markers_.push_back({{marker.begin(), marker.end()}, place});
 }
 
@@ -47,6 +51,7 @@ void Echoes::note(Pair& pair, std::span<const Token> request, std::uint32_t text
 
 void Echoes::commit(std::span<const Token> request, std::size_t from, std::uint32_t text) {
   for (std::size_t end = from + 1; end <= request.size(); ++end) {
+    if (!endings_[bit_of(request[end - 1])]) continue;
     for (Pair& pair : pairs_) note(pair, request.first(end), text);
   }
 }
@@ -58,14 +63,6 @@ Place Echoes::going_on(std::span<const Token> request, std::int64_t most) const 
   const auto said = request.begin() + zone_start_;
   if (!std::equal(said, request.end(), repeated)) return {0, kUnknown};
   return {repeated_.text, repeated_.position + since};
-}
-
-bool Echoes::may_follow(Token last) const {
-  return std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& pair) {
-           return pair.opened.position != kUnknown && pair.markers.echo.back() == last;
-         }) || std::any_of(markers_.begin(), markers_.end(), [&](const Marker& marker) {
-           return marker.tokens.back() == last;
-         });
 }
 
 void Echoes::after(std::span<const Token> context, std::vector<Called>& places) const {

@@ -1,6 +1,7 @@
 // Markers of edit formats after which a known text is likely to come: the block just searched, the file itself.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -50,8 +51,8 @@ class Echoes {
   // most; position < 0: nowhere.
   Place going_on(std::span<const Token> request, std::int64_t most) const;
 
-  // Whether some marker ends with `last`: a cheap test before `after`.
-  bool may_follow(Token last) const;
+  // Whether some marker may end with `last`: a cheap test before `after`.
+  bool may_follow(Token last) const { return endings_[bit_of(last)]; }
   // The places that are likely to follow `context`.
   void after(std::span<const Token> context, std::vector<Called>& places) const;
 
@@ -71,8 +72,12 @@ class Echoes {
     Place place;
   };
 
+  static constexpr std::size_t kEndings = 512;
+  static std::size_t bit_of(Token token) { return static_cast<std::uint32_t>(token) % kEndings; }
+
   void note(Pair& pair, std::span<const Token> request, std::uint32_t text);
 
+  std::bitset<kEndings> endings_;  // of the last tokens of all markers; most tokens end none of them
   std::vector<Pair> pairs_;
   std::vector<Marker> markers_;
   Zone zone_ = Zone::kNone;

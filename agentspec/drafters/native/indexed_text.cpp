@@ -34,28 +34,43 @@ IndexedText::IndexedText(std::int64_t expected_tokens) {
 }
 
 void IndexedText::append(std::span<const Token> tokens) {
+  const std::int64_t known = size();
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   for (const Token token : tokens) {
-    tokens_.push_back(token);
-    if (token >= 0) {
-      if (static_cast<std::size_t>(token) >= counts_.size()) counts_.resize(static_cast<std::size_t>(token) * 5 / 4 + 64);
-      if (counts_[token] < std::numeric_limits<std::uint16_t>::max()) ++counts_[token];
-    }
-    if (tokens_.size() > chains_[0].newest.size()) {
-      resize_chains(2 * chains_[0].newest.size());
-    } else {
-      link(size());
-    }
+    if (token < 0) continue;
+    if (static_cast<std::size_t>(token) >= counts_.size()) counts_.resize(static_cast<std::size_t>(token) * 5 / 4 + 64);
+    if (counts_[token] < std::numeric_limits<std::uint16_t>::max()) ++counts_[token];
+  }
+  const std::size_t slots = chains_[0].newest.size();
+  if (tokens_.size() > slots) {
+    resize_chains(std::bit_ceil(tokens_.size()));
+  } else {
+    link(known + 1);
   }
 }
 
-void IndexedText::link(std::int64_t place) {
-  for (std::size_t i = 0; i < kOrders.size(); ++i) {
-    Chain& chain = chains_[i];
-    chain.previous.resize(static_cast<std::size_t>(place) + 1, 0);
-    if (place < kOrders[i]) continue;
-    std::int32_t& newest = chain.newest[slot(hash_before(tokens_.data() + place, kOrders[i]))];
-    chain.previous[place] = newest;
-    newest = static_cast<std::int32_t>(place);
+void IndexedText::link(std::int64_t first) {
+  const std::int64_t end = size() + 1;
+  for (Chain& chain : chains_) chain.previous.resize(static_cast<std::size_t>(end), 0);
+  // Nearly every place's slot is somewhere else in memory: a few are fetched together before they are written.
+  constexpr std::int64_t kTogether = 16;
+  std::array<std::array<std::int32_t*, kOrders.size()>, kTogether> newest;
+  for (; first < end; first += kTogether) {
+    const std::int64_t count = std::min(kTogether, end - first);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Token* place = tokens_.data() + first + i;
+      for (std::size_t k = 0; k < kOrders.size(); ++k) {
+        newest[i][k] = first + i < kOrders[k] ? nullptr : &chains_[k].newest[slot(hash_before(place, kOrders[k]))];
+        __builtin_prefetch(newest[i][k], 1);
+      }
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::size_t k = 0; k < kOrders.size(); ++k) {
+        if (newest[i][k] == nullptr) continue;
+        chains_[k].previous[first + i] = *newest[i][k];
+        *newest[i][k] = static_cast<std::int32_t>(first + i);
+      }
+    }
   }
 }
 
@@ -65,7 +80,7 @@ void IndexedText::resize_chains(std::size_t slots) {
     chain.newest.assign(slots, 0);
     chain.previous.assign(1, 0);
   }
-  for (std::int64_t place = 1; place <= size(); ++place) link(place);
+  link(1);
 }
 
 void IndexedText::prefetch(const ContextHashes& hashes) const {

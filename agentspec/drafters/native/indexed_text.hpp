@@ -50,7 +50,8 @@ class IndexedText {
   };
 
   std::size_t slot(std::uint64_t hash) const { return static_cast<std::size_t>(hash >> (64 - bits_)); }
-  void link(std::int64_t place);
+  // Puts the places from `first` up to the end into their chains.
+  void link(std::int64_t first);
   void resize_chains(std::size_t slots);
 
   std::vector<Token> tokens_;

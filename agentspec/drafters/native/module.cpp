@@ -167,9 +167,9 @@ nb::tuple propose(Session& self, int max_nodes, int max_depth, float min_path_pr
   return arrays_of(self.propose(bounds, extra));
 }
 
-void commit(Session& self, Input<Token> tokens) {
+bool commit(Session& self, Input<Token> tokens) {
   check_tokens(span_of(tokens), "verdict");
-  self.commit(span_of(tokens));
+  return self.commit(span_of(tokens));
 }
 
 nb::tuple counts(const Session& self) {
@@ -231,6 +231,7 @@ NB_MODULE(_native, m) {
              self.sources().set_token_classes(std::shared_ptr<const std::vector<TokenClass>>(classes, &classes->values));
            }, "classes"_a)
       .def("add_marker", [](Session& self, Input<Token> marker, std::uint32_t text, std::int64_t position) {
+             if (marker.shape(0) == 0) throw std::invalid_argument("a marker has no tokens");
              self.sources().echoes().add_marker(span_of(marker), {text, position});
            }, "marker"_a, "text"_a, "position"_a, "After `marker`, the text at `position` is likely.")
       .def("name_tokens", [](Session& self, Input<Token> tokens) {
@@ -248,7 +249,11 @@ NB_MODULE(_native, m) {
            "tokens"_a.none() = nb::none(), "parents"_a.none() = nb::none(), "prob"_a.none() = nb::none(),
            "source"_a.none() = nb::none(),
            "The next tree as (tokens, parents, prob, source); the last four arguments are an outside drafter's tree.")
-      .def("commit", &commit, "tokens"_a, "Append the target's verdict, `int32[A + 1]`.")
+      .def("commit", &commit, "tokens"_a,
+           "Append the target's verdict, `int32[A + 1]`; whether one of the awaited tokens is in it.")
+      .def("await_tokens", [](Session& self, Input<Token> tokens) {
+             self.await({tokens.data(), tokens.data() + tokens.shape(0)});
+           }, "tokens"_a, "`commit` says when one of these tokens comes.")
       .def("counts", &counts, "(steps, drafted by source, accepted by source).")
       .def("observe", &observe, "next"_a, "max_depth"_a, "What the ranker sees along a known continuation, for fitting.");
 }

@@ -105,8 +105,8 @@ void Session::follow_copies(std::span<const std::int32_t> path, std::span<const 
   }
 }
 
-void Session::commit(std::span<const Token> tokens) {
-  if (tokens.empty()) return;
+bool Session::commit(std::span<const Token> tokens) {
+  if (tokens.empty()) return false;
   ++counts_.steps;
   if (tree_ != nullptr) learn(tokens);
   std::span<const std::int32_t> path;
@@ -122,6 +122,7 @@ void Session::commit(std::span<const Token> tokens) {
   situation_.since_left = sources_.tokens_since_left();
   situation_.copied = situation_.since_left == 0 ? situation_.copied + static_cast<std::int64_t>(tokens.size()) : 0;
   tree_ = nullptr;
+  return std::find_first_of(tokens.begin(), tokens.end(), awaited_.begin(), awaited_.end()) != tokens.end();
 }
 
 }  // namespace agentspec

@@ -27,7 +27,10 @@ class Session {
   const FlatTree& propose(const BudgetBounds& bounds, const ExtraTree& extra);
 
   // The verdict on the last tree: accepted tokens and one more. Without a tree in between, plain decoding.
-  void commit(std::span<const Token> tokens);
+  // Whether one of the awaited tokens is among them.
+  bool commit(std::span<const Token> tokens);
+
+  void await(std::vector<Token> tokens) { awaited_ = std::move(tokens); }
 
   // The request's prose holds these tokens; those that are parts of names or words are noted.
   void name(std::span<const Token> tokens);
@@ -54,6 +57,7 @@ class Session {
   Counts counts_;
   const FlatTree* tree_ = nullptr;  // the last proposal, until its verdict
   FlatTree known_;                  // the last one of ours alone, which the ranker's verdicts are about
+  std::vector<Token> awaited_;
   std::vector<std::int32_t> path_;
   std::vector<char> on_path_;  // by node: whether it is on the accepted path
   bool fenced_ = false;              // the output is inside a fence

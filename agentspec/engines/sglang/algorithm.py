@@ -99,6 +99,7 @@ def _unsupported(server_args: Any) -> dict[str, bool]:
         "--disaggregation-mode": server_args.disaggregation_mode != "null",
         "--enable-lora": bool(server_args.enable_lora),
         "--enable-watermark": bool(server_args.enable_watermark),
+        "--incremental-streaming-output": bool(server_args.incremental_streaming_output),
     }
 
 

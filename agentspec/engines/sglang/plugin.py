@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import sys
 
-from agentspec.engines.sglang import cpu_backend, front, parent, receipts, requirements, tree_attention
+from agentspec.engines.sglang import chat_front, cpu_backend, front, parent, receipts, requirements, tree_attention
 from agentspec.engines.sglang.platform import cpu_engine_requested
 
 logger = logging.getLogger(__name__)
@@ -59,3 +59,5 @@ def _hook_server() -> None:
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     HookRegistry.register(f"{manager}.update_request_meta_info", front.keep_receipt, HookType.AFTER)
     HookRegistry.register("sglang.srt.entrypoints.http_server.launch_server", front.add_route, HookType.BEFORE)
+    chat = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+    HookRegistry.register(f"{chat}._generate_stream_content", chat_front.one_token_at_a_time, HookType.AROUND)

@@ -136,6 +136,15 @@ REQUIREMENTS = (
         ("meta_info", "state", "customized_info", "index", "finish_reason"),
     ),
     Requirement("sglang.srt.entrypoints.http_server", "launch_server", ("server_args",)),
+    Requirement(
+        "sglang.srt.entrypoints.openai.serving_chat",
+        "OpenAIServingChat._generate_stream_content",
+        ("content", "index", "request", "stream_offsets", "choice_logprobs", "finish_reason_type"),
+    ),
+    Requirement("sglang.srt.entrypoints.openai.serving_chat", "OpenAIServingChat._encoding_output"),
+    Requirement(
+        "sglang.srt.entrypoints.openai.serving_chat", "OpenAIServingChat._tool_call_parsing_active", ("request",)
+    ),
 )
 
 

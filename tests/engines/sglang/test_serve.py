@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ def served(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         "AGENTSPEC_CACHE_DIRECTORY": str(folder / "cache"),
         "AGENTSPEC_INDEX__DIRECTORY": str(folder / "index"),
         "AGENTSPEC_ENGINE__KV_TOKENS": "4096",
+        # several tokens at a time even without drafts, so that it shows where an answer depends on how it is cut
+        "AGENTSPEC_SGLANG__ARGUMENTS": json.dumps({"tool-call-parser": "qwen25", "stream-interval": 8}),
     }
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -69,6 +72,8 @@ def test_completions_over_http(served: tuple[subprocess.Popen[str], str], tiny: 
     assert again["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
     assert streamed(url) == text
     assert_schema_is_followed(url)
+    assert_calls_are_read_the_same_way(url)
+    assert_a_required_tool_is_called_the_same_way(url)
     children = psutil.Process(process.pid).children(recursive=True)
     assert any("sglang" in " ".join(child.cmdline()) for child in children)
     process.send_signal(signal.SIGTERM)
@@ -94,6 +99,77 @@ def assert_schema_is_followed(url: str) -> None:
     assert plain["text"].lstrip().startswith("{")
     if plain["finish_reason"] == "stop":
         assert json.loads(plain["text"])["kind"] in ("call", "name")
+
+
+SIDE = {
+    "type": "object",
+    "properties": {"side": {"enum": ["left", "right"]}},
+    "required": ["side"],
+    "additionalProperties": False,
+}
+TURN: dict[str, Any] = {"type": "function", "function": {"name": "turn", "parameters": SIDE}}
+
+
+def assert_calls_are_read_the_same_way(url: str) -> None:
+    """Text and calls of a given answer, with drafts of the very answer and without any, whole and streamed."""
+    sides = ['{"side": "left"}', '{"side": "right"}']
+    calls = [f'<tool_call>\n{{"name": "turn", "arguments": {side}}}\n</tool_call>\n' for side in sides]
+    answer = f"Turn <twice>.\n{''.join(calls)}Done."
+    form = {"type": "regex", "pattern": re.escape(answer).replace("\\\n", "\\n")}
+    asked = {"tools": [TURN], "response_format": form, "max_tokens": 400}
+    plain = the_same_answer(url, asked, prediction=answer)
+    assert plain["calls"] == [("turn", side) for side in sides]
+    assert plain["text"].startswith("Turn <twice")
+
+
+def assert_a_required_tool_is_called_the_same_way(url: str) -> None:
+    """SGLang holds arguments to the schema of strict tools only. The model does not end its answer by itself."""
+    strict = {**TURN, "function": {**TURN["function"], "strict": True}}
+    named = {"type": "function", "function": {"name": "turn"}}
+    plain = the_same_answer(url, {"tools": [strict], "tool_choice": named, "max_tokens": 200})
+    name, arguments = plain["calls"][0]
+    assert name == "turn"
+    assert json.loads(arguments)["side"] in ("left", "right")
+
+
+def the_same_answer(url: str, asked: dict[str, Any], *, prediction: str | None = None) -> dict[str, Any]:
+    """The answer to a chat, which is the same with drafts and without, whole and streamed."""
+    fixed = {"messages": [{"role": "user", "content": "Turn."}], "temperature": 0}
+    drafts = {} if prediction is None else {"prediction": {"type": "content", "content": prediction}}
+    plain, *others = (
+        chat(url, fixed | asked | extra)
+        for extra in (
+            {"agentspec": {"speculation": False}},
+            drafts,
+            {"agentspec": {"speculation": False}, "stream": True},
+            drafts | {"stream": True},
+        )
+    )
+    for other in others:
+        assert other == plain
+    return plain
+
+
+def chat(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Text, calls and finish reason of an answer, put together where it is streamed."""
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=300)
+    response.raise_for_status()
+    if not body.get("stream"):
+        [choice] = response.json()["choices"]
+        functions = [call["function"] for call in choice["message"].get("tool_calls") or []]
+        calls = [(function["name"], function["arguments"]) for function in functions]
+        return {"text": choice["message"]["content"] or "", "calls": calls, "reason": choice["finish_reason"]}
+    text, reason, parts = "", None, dict[int, list[str]]()
+    for line in response.text.splitlines():
+        if line.startswith("data: {"):
+            [choice] = json.loads(line.removeprefix("data: "))["choices"]
+            text += choice["delta"].get("content") or ""
+            reason = choice["finish_reason"] or reason
+            for call in choice["delta"].get("tool_calls") or []:
+                part = parts.setdefault(call["index"], ["", ""])
+                part[0] += call["function"].get("name") or ""
+                part[1] += call["function"].get("arguments") or ""
+    return {"text": text, "calls": [tuple(parts[index]) for index in sorted(parts)], "reason": reason}
 
 
 def streamed(url: str) -> str:

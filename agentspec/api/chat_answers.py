@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from agentspec.api.custom_calls import CustomCalls, shown_call
 from agentspec.api.event_stream import until_disconnect
 from agentspec.api.generation import collect, generate
 from agentspec.api.logprobs import chat_logprobs
@@ -43,8 +44,18 @@ async def chat_answer(
     *,
     prompt: Prompt,
     sampling: SamplingParams,
+    custom_tools: frozenset[str] = frozenset(),
 ) -> Response:
     """Run a request and answer it in the shape of chat completions, streamed where `fields` asks for it.
+
+    Args:
+        services: of the application.
+        caller: whose request it is.
+        fields: what all generating endpoints understand.
+        request: the HTTP request.
+        prompt: what the model continues.
+        sampling: how it draws tokens.
+        custom_tools: names of the offered tools that take free text.
 
     Raises:
         AgentspecError: the request cannot be served; of a stream, only what is known before it starts.
@@ -56,14 +67,17 @@ async def chat_answer(
     )
     chunks = generate(services.engine, services.metrics, requests)
     if fields.stream:
-        return stream(services, _ChatStream(fields, call_id, model).events(chunks))
+        return stream(services, _ChatStream(fields, call_id, model, custom_tools).events(chunks))
     choices = await until_disconnect(request.receive, collect(chunks, fields.choices), services.metrics.client_left)
     answer = ChatCompletion(
         id=call_id,
         object="chat.completion",
         created=int(time.time()),
         model=model,
-        choices=[_choice(index, choice, sampling.logprobs is not None) for index, choice in enumerate(choices)],
+        choices=[
+            _choice(index, choice, custom_tools, with_logprobs=sampling.logprobs is not None)
+            for index, choice in enumerate(choices)
+        ],
         usage=Usage.of([choice.receipt for choice in choices], fields.choices),
     )
     if fields.wants_receipt:
@@ -71,12 +85,12 @@ async def chat_answer(
     return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
-def _choice(index: int, choice: Choice, with_logprobs: bool) -> ChatChoice:
+def _choice(index: int, choice: Choice, custom_tools: frozenset[str], *, with_logprobs: bool) -> ChatChoice:
     message = AssistantMessage(role="assistant", content=choice.text, refusal=None)
     if choice.reasoning:
         message.reasoning_content = choice.reasoning
     if choice.tool_calls:
-        message.tool_calls = choice.tool_calls
+        message.tool_calls = [shown_call(call, custom_tools) for call in choice.tool_calls]
         message.content = choice.text or None
     logprobs = chat_logprobs(choice.logprobs) if with_logprobs else None
     return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=choice.finish_reason)
@@ -85,8 +99,9 @@ def _choice(index: int, choice: Choice, with_logprobs: bool) -> ChatChoice:
 class _ChatStream(StreamEncoder):
     """Encodes a streamed conversation: role, deltas, one finish chunk per choice."""
 
-    def __init__(self, fields: GenerationFields, call_id: str, model: str) -> None:
+    def __init__(self, fields: GenerationFields, call_id: str, model: str, custom_tools: frozenset[str]) -> None:
         super().__init__(fields, choices=fields.choices)
+        self._calls = CustomCalls(custom_tools)
         self._head: dict[str, Any] = {
             "id": call_id,
             "object": "chat.completion.chunk",
@@ -103,7 +118,7 @@ class _ChatStream(StreamEncoder):
         given: dict[str, Any] = {
             "content": chunk.text,
             "reasoning_content": chunk.reasoning,
-            "tool_calls": [_without_nulls(delta) for delta in chunk.tool_calls],
+            "tool_calls": [_without_nulls(delta) for delta in self._calls.shown(chunk)],
         }
         delta = ChatDelta(**{name: value for name, value in given.items() if value})
         logprobs = chat_logprobs(chunk.logprobs) if chunk.logprobs else None

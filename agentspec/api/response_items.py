@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from agentspec.api.requests import new_id
-from agentspec.api.schemas.responses import CUSTOM_TOOL_INPUT
+from agentspec.api.schemas.tools import custom_input
 
 Event = dict[str, Any]
 
@@ -166,21 +165,12 @@ class CustomCallItem(OutputItem):
             "status": status,
             "call_id": self._call_id,
             "name": self._name,
-            "input": self._input() if status == "completed" else "",
+            "input": custom_input(self.written) if status == "completed" else "",
         }
 
     def _filled(self) -> list[Event]:
-        text = self._input()
+        text = custom_input(self.written)
         return [
             self._event("response.custom_tool_call_input.delta", delta=text),
             self._event("response.custom_tool_call_input.done", input=text),
         ]
-
-    def _input(self) -> str:
-        """The tool's input; what the model wrote as it is, where it did not keep to the form."""
-        try:
-            arguments = json.loads(self.written)
-        except ValueError:
-            return self.written
-        text = arguments.get(CUSTOM_TOOL_INPUT) if isinstance(arguments, dict) else None
-        return text if isinstance(text, str) else self.written

@@ -210,3 +210,61 @@ def test_receipt_comes_with_the_usage_chunk(http: httpx.Client) -> None:
     *chunks, _ = events(http.post("/v1/chat/completions", json=body))
     assert [("agentspec" in chunk, chunk["choices"] == []) for chunk in chunks][-1] == (True, True)
     assert sum("agentspec" in chunk for chunk in chunks) == 1
+
+
+def custom_script(_request: object) -> list[Chunk]:
+    """A call of a custom tool, whose text is JSON to the model, and one of a function."""
+    return [
+        tool_call(0, "call-a", name="patch", arguments='{"inp'),
+        tool_call(0, arguments='ut": "say \\"x\\"\\n'),
+        tool_call(0, arguments='"}'),
+        tool_call(1, "call-b", name="read", arguments="{}"),
+        Chunk(0, finish_reason="tool_calls", receipt=Receipt(completion_tokens=9)),
+    ]
+
+
+CUSTOM = {"type": "custom", "custom": {"name": "patch", "description": "patches", "format": {"type": "text"}}}
+READ = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+
+
+def test_custom_tools_take_and_give_text(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
+    engine.script = custom_script
+    asked = {"model": "scripted-model", "messages": HELLO, "tools": [CUSTOM, READ]}
+    choice = {"type": "custom", "custom": {"name": "patch"}}
+    whole = sdk.chat.completions.create(**asked, tool_choice=choice).choices[0]
+    text, function = whole.message.tool_calls
+    assert (text.type, text.id, text.custom.name, text.custom.input) == ("custom", "call-a", "patch", 'say "x"\n')
+    assert (function.type, function.function.name) == ("function", "read")
+    assert whole.finish_reason == "tool_calls"
+    offered, _ = engine.requests[0].prompt.tools
+    assert (offered["function"]["name"], offered["function"]["description"]) == ("patch", "patches")
+    assert offered["function"]["parameters"]["required"] == ["input"]
+    assert engine.requests[0].tool_choice.names == ("patch",)
+    deltas = [
+        call
+        for chunk in sdk.chat.completions.create(**asked, stream=True)
+        for call in chunk.choices[0].delta.tool_calls or ()
+    ]
+    shown = [call.model_dump(exclude_unset=True) for call in deltas]
+    assert shown[0] == {"index": 0, "id": "call-a", "type": "custom", "custom": {"name": "patch", "input": ""}}
+    assert shown[1]["function"] == {"name": "read", "arguments": "{}"}
+    assert shown[2] == {"index": 0, "custom": {"input": 'say "x"\n'}}
+    assert len(shown) == 3
+
+
+def test_earlier_calls_of_custom_tools_reach_the_template(sdk: openai.OpenAI, engine: ScriptedEngine) -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": 'say "x"'}}
+    answer = {"role": "tool", "tool_call_id": "c1", "content": "done"}
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [call]}, answer]
+    sdk.chat.completions.create(model="scripted-model", messages=messages, tools=[CUSTOM])
+    function = {"name": "patch", "arguments": '{"input":"say \\"x\\""}'}
+    [sent] = engine.requests[0].prompt.messages[1]["tool_calls"]
+    assert sent == {"id": "c1", "type": "function", "function": function}
+
+
+def test_a_custom_tool_without_a_name_is_refused(http: httpx.Client) -> None:
+    response = http.post(
+        "/v1/chat/completions", json={"messages": HELLO, "tools": [{"type": "custom", "name": "patch"}]}
+    )
+    assert response.status_code == 400
+    assert "custom" in response.json()["error"]["param"]

@@ -22,4 +22,6 @@ async def create_chat_completion(
     """Continue a conversation."""
     sampling = body.sampling(body.alternatives, body.limit)
     prompt = body.prompt(stable_prefix=services.settings.server.stable_prefix)
-    return await chat_answer(services, caller, body, request, prompt=prompt, sampling=sampling)
+    return await chat_answer(
+        services, caller, body, request, prompt=prompt, sampling=sampling, custom_tools=body.custom_tools()
+    )

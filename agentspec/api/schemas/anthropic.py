@@ -16,7 +16,7 @@ from agentspec.api.schemas.common import (
     StopString,
     TokenCount,
 )
-from agentspec.api.schemas.tools import FunctionCall, FunctionDefinition, Tool, ToolCall, ToolChoiceObject
+from agentspec.api.schemas.tools import EarlierCall, FunctionCall, FunctionDefinition, Tool, ToolCall, ToolChoiceObject
 from agentspec.api.schemas.usage import ReceiptField
 from agentspec.engines.base import FinishReason, Receipt
 from agentspec.errors import InvalidRequestError
@@ -235,7 +235,7 @@ def _chat_messages(message: AnthropicMessage, field: str) -> list[Message]:
         return [Message(role=message.role, content=message.content)]
     results: list[Message] = []
     texts: list[str] = []
-    calls: list[ToolCall] = []
+    calls: list[EarlierCall] = []
     for number, block in enumerate(message.content):
         match block:
             case TextBlock():

@@ -9,7 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentspec.api.schemas.common import GenerationFields, RequestModel, TextPart, TokenCount
-from agentspec.api.schemas.tools import OfferedTool, Tool, ToolCall, ToolChoiceObject
+from agentspec.api.schemas.tools import (
+    CustomTool,
+    EarlierCall,
+    OfferedTool,
+    Tool,
+    ToolChoiceObject,
+    custom_function,
+)
 from agentspec.api.schemas.usage import ReceiptField, Usage
 from agentspec.api.stable_prefix import with_stable_prefix
 from agentspec.engines.base import ChatPrompt, ToolChoice
@@ -53,7 +60,7 @@ class Message(RequestModel):
     role: Role
     content: str | list[TextPart | OtherPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[EarlierCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -74,7 +81,7 @@ class Message(RequestModel):
         if self.reasoning_content:
             message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
-            message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+            message["tool_calls"] = [call.as_function().model_dump(exclude_none=True) for call in self.tool_calls]
         return message
 
     def _text(self, position: int) -> str:
@@ -118,8 +125,12 @@ class ChatCompletionRequest(GenerationFields):
                 f"'{misused[0]}' is no variable of a chat template", f"chat_template_kwargs.{misused[0]}"
             )
         tools = () if self.tool_choice == "none" else self.tools or ()
-        offered = [tool for tool in tools if isinstance(tool, Tool)]
+        offered = [tool for given in tools if (tool := _offered(given)) is not None]
         return chat_prompt(self.messages, offered, self.chat_template_kwargs, stable_prefix=stable_prefix)
+
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the tools that take free text."""
+        return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
 
     @property
     def tool_policy(self) -> ToolChoice:
@@ -150,6 +161,13 @@ class ChatCompletionRequest(GenerationFields):
                 raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
             return None
         return self.top_logprobs or 0
+
+
+def _offered(tool: OfferedTool) -> Tool | None:
+    """The tool as a function, or None where it is one that OpenAI's servers would run."""
+    if isinstance(tool, CustomTool):
+        return custom_function(tool.custom.name, tool.custom.description)
+    return tool if isinstance(tool, Tool) else None
 
 
 def chat_prompt(

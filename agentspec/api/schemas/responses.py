@@ -9,12 +9,17 @@ from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter
 
 from agentspec.api.schemas.chat import ChatCompletionRequest, Message
 from agentspec.api.schemas.common import AgentspecOptions, Prediction, RequestModel, ResponseFormat, TokenCount
-from agentspec.api.schemas.tools import FunctionCall, FunctionDefinition, Tool, ToolCall, ToolChoiceObject
+from agentspec.api.schemas.tools import (
+    FunctionCall,
+    FunctionDefinition,
+    Tool,
+    ToolCall,
+    ToolChoiceObject,
+    custom_arguments,
+    custom_function,
+)
 from agentspec.api.schemas.usage import ReceiptField
 from agentspec.errors import InvalidRequestError
-
-CUSTOM_TOOL_INPUT = "input"
-"""The one argument under which a model writes the free text that a custom tool takes."""
 
 
 class TextContent(RequestModel):
@@ -291,11 +296,6 @@ def _call(item: CallItem) -> ToolCall:
     return ToolCall(id=item.call_id, function=FunctionCall(name=item.name, arguments=arguments))
 
 
-def custom_arguments(text: str) -> str:
-    """A custom tool's input as the JSON arguments under which the model knows it."""
-    return TypeAdapter(dict[str, str]).dump_json({CUSTOM_TOOL_INPUT: text}).decode()
-
-
 def _text(content: Content, field: str) -> str:
     if isinstance(content, str):
         return content
@@ -313,12 +313,9 @@ def _offered(tool: ResponseTool) -> Tool | None:
     """The tool as a function, or None where it is one that OpenAI's servers would run."""
     if tool.name is None or tool.type not in ("function", "custom"):
         return None
-    parameters = tool.parameters
     if tool.type == "custom":
-        parameters = {
-            "type": "object",
-            "properties": {CUSTOM_TOOL_INPUT: {"type": "string"}},
-            "required": [CUSTOM_TOOL_INPUT],
-        }
-    function = FunctionDefinition(name=tool.name, description=tool.description, parameters=parameters)
+        return custom_function(tool.name, tool.description)
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
     return Tool(type="function", function=function)

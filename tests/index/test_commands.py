@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
+from agentspec.cli.index import _interrupt_event
 from agentspec.cli.main import app
 from agentspec.index.store import IndexStore, list_stores
 from agentspec.index.writer import open_writer
@@ -215,3 +217,12 @@ def test_an_interrupted_run_says_so_and_leaves_the_index(
     result = commands.run("index", repository)
     assert result.exit_code == 130
     assert "interrupted; the published index is unchanged" in result.stderr
+
+
+def test_an_interrupt_that_a_callback_swallows_still_ends_a_watch() -> None:
+    with _interrupt_event() as stop:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -66,7 +66,7 @@ class Backend:
             BackendError: no answer, or an error.
         """
         body: dict[str, Any] = {
-            "prompt": cursor.prefix,
+            "prompt": cursor.prompt,
             "max_tokens": self._max_tokens,
             "temperature": 0,
             "stop": ["\n"] if cursor.within_line else ["\n\n\n"],

@@ -43,6 +43,20 @@ class Cursor:
         return cls(uri, text[min(begin, offset) : offset], text[offset : offset + SUFFIX_CHARACTERS])
 
     @property
+    def held(self) -> str:
+        """The space or tab before the cursor, which is left to the model to write.
+
+        Tokenizers join the last one of an indentation to the word behind it. Text that ends with it is text as models
+        have not seen it: they write it again, or nothing.
+        """
+        return self.prefix[-1] if len(self.prefix) > 1 and self.prefix[-1] in " \t" else ""
+
+    @property
+    def prompt(self) -> str:
+        """What the model continues."""
+        return self.prefix.removesuffix(self.held)
+
+    @property
     def rest_of_line(self) -> str:
         """What stands behind the cursor on its line."""
         return self.suffix.partition("\n")[0]
@@ -67,14 +81,14 @@ class Suggestion:
 
 
 def trim(completion: str, cursor: Cursor, complete: bool) -> str:
-    """The part of `completion` that does not repeat what stands behind the cursor.
+    """The part of `completion` that does not repeat what stands around the cursor.
 
     Args:
-        completion: what the model wrote.
+        completion: what the model wrote behind `cursor.prompt`.
         cursor: where it is to be inserted.
         complete: False when it was cut off; then its last line, which may be half a line, is dropped.
     """
-    lines = completion.split("\n")
+    lines = completion.removeprefix(cursor.held).split("\n")
     if not complete and len(lines) > 1:
         lines.pop()
     if cursor.within_line:

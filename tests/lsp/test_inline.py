@@ -35,6 +35,28 @@ def test_what_stands_behind_the_cursor_is_not_suggested_again(completion: str, s
     assert trim(completion, Cursor("u", "", suffix), complete=True) == shown
 
 
+@pytest.mark.parametrize(
+    ("prefix", "prompt", "completion", "shown"),
+    [
+        ("if x:\n    ", "if x:\n   ", " return y", "return y"),
+        ("if x:\n\t\t", "if x:\n\t", "\treturn y", "return y"),
+        ("x = ", "x =", " 1", "1"),
+        ("if x:\n    ", "if x:\n   ", "     deeper", "    deeper"),
+        ("if x:\n    ", "if x:\n   ", "return y", "return y"),
+        ("if x:\n", "if x:\n", " y", " y"),
+        ("x =", "x =", " 1", " 1"),
+        (" ", " ", "x", "x"),
+    ],
+)
+def test_the_blank_before_the_cursor_is_written_by_the_model(
+    prefix: str, prompt: str, completion: str, shown: str
+) -> None:
+    """A tokenizer joins it to the word behind it; asked behind it, a model writes it twice, or nothing."""
+    cursor = Cursor("u", prefix, "\n")
+    assert cursor.prompt == prompt
+    assert trim(completion, cursor, complete=True) == shown
+
+
 def test_half_a_line_is_dropped_where_there_are_whole_ones() -> None:
     cursor = Cursor("u", "", "")
     assert trim("one\ntwo\nthr", cursor, complete=False) == "one\ntwo"

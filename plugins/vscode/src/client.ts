@@ -1,6 +1,6 @@
 /** The agentspec server. Knows nothing of VS Code. */
 
-import { type Cursor, isWithinLine, type Suggestion, trim } from "./inline";
+import { type Cursor, isWithinLine, promptOf, type Suggestion, trim } from "./inline";
 import { events } from "./sse";
 
 /** An error that the server named, or that kept it from answering. */
@@ -71,7 +71,7 @@ export class Client {
   /** What to insert at a cursor. A model that cannot fill in the middle continues the text before it instead. */
   async complete(cursor: Cursor, place: Place, maxTokens: number, signal: AbortSignal): Promise<Suggestion> {
     const body = {
-      prompt: cursor.prefix,
+      prompt: promptOf(cursor),
       max_tokens: maxTokens,
       temperature: 0,
       stop: isWithinLine(cursor) ? ["\n"] : ["\n\n\n"],

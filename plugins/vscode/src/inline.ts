@@ -36,6 +36,21 @@ export function cursorAt(uri: string, text: string, offset: number): Cursor {
   };
 }
 
+/**
+ * The space or tab before the cursor, which is left to the model to write.
+ *
+ * Tokenizers join the last one of an indentation to the word behind it. Text that ends with it is text as models have
+ * not seen it: they write it again, or nothing.
+ */
+function held(cursor: Cursor): string {
+  return /[\s\S][ \t]$/.test(cursor.prefix) ? cursor.prefix.slice(-1) : "";
+}
+
+/** What the model continues. */
+export function promptOf(cursor: Cursor): string {
+  return cursor.prefix.slice(0, cursor.prefix.length - held(cursor).length);
+}
+
 function restOfLine(cursor: Cursor): string {
   return cursor.suffix.split("\n", 1)[0] ?? "";
 }
@@ -46,12 +61,13 @@ export function isWithinLine(cursor: Cursor): boolean {
 }
 
 /**
- * The part of `completion` that does not repeat what stands behind the cursor.
+ * The part of `completion`, written behind `promptOf(cursor)`, that does not repeat what stands around the cursor.
  *
  * @param complete false when it was cut off; then its last line, which may be half a line, is dropped.
  */
 export function trim(completion: string, cursor: Cursor, complete: boolean): string {
-  let lines = completion.split("\n");
+  const before = held(cursor);
+  let lines = (completion.startsWith(before) ? completion.slice(before.length) : completion).split("\n");
   if (!complete && lines.length > 1) lines.pop();
   if (isWithinLine(cursor)) lines = lines.slice(0, 1);
   const following = (cursor.suffix.split("\n").slice(1).find((line) => line.trim()) ?? "").trimEnd();

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { cursorAt, Memory, trim } from "../src/inline";
+import { cursorAt, Memory, promptOf, trim } from "../src/inline";
 
 const at = (suffix: string, prefix = "") => ({ uri: "u", prefix, suffix });
 
@@ -19,6 +19,23 @@ test("what stands behind the cursor is not suggested again", () => {
     ["tail  \n\n", "", "tail"],
   ];
   for (const [completion, suffix, shown] of cases) assert.equal(trim(completion, at(suffix), true), shown);
+});
+
+test("the blank before the cursor is written by the model", () => {
+  const cases: [string, string, string, string][] = [
+    ["if x:\n    ", "if x:\n   ", " return y", "return y"],
+    ["if x:\n\t\t", "if x:\n\t", "\treturn y", "return y"],
+    ["x = ", "x =", " 1", "1"],
+    ["if x:\n    ", "if x:\n   ", "     deeper", "    deeper"],
+    ["if x:\n    ", "if x:\n   ", "return y", "return y"],
+    ["if x:\n", "if x:\n", " y", " y"],
+    ["x =", "x =", " 1", " 1"],
+    [" ", " ", "x", "x"],
+  ];
+  for (const [prefix, prompt, completion, shown] of cases) {
+    assert.equal(promptOf(at("\n", prefix)), prompt);
+    assert.equal(trim(completion, at("\n", prefix), true), shown);
+  }
 });
 
 test("half a line is dropped where there are whole ones", () => {

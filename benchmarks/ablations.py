@@ -86,7 +86,6 @@ VARIANTS: dict[str, Variant] = {
     "echoes": Variant(lambda: [patch.object(formats, "_pairs", lambda: iter(()))]),
     "escaped views": Variant(lambda: [patch.object(EditMaterial, "views", lambda _: [])]),
     "assistants' sentences": Variant(lambda: [patch.object(VocabularyMaterial, "__init__", without_sentences)]),
-    "names in the prompt": Variant(lambda: [patch.object(EditMaterial, "named", lambda _: nothing())]),
 }
 """The parts, by what is left out."""
 

@@ -4,8 +4,8 @@ Needs the replay harness on PYTHONPATH (its `traces.py` reads the streams) and t
 
     PYTHONPATH=HARNESS:benchmarks python benchmarks/fit_weights.py --traces TRACES.npz --index SCRATCH --out FOLDER
 
-writes `all.json` (fitted on every stream; what is shipped) and `without-K.json` (fitted without fold K, see
-`replay_adapter.fold_of`; for reported figures). Two stages, each over everything that the ranker saw while it replayed
+writes `all.json` (fitted on every stream; what is shipped), `without-K.json` (fitted without fold K; for reported figures)
+and `folds.json`, which says the fold of each edit. All edits of a repository are in one fold. Two stages, each over everything that the ranker saw while it replayed
 the streams: first the candidates' log-linear weights against "none of these" by the likelihood of the true token, then
 the network over pooled tokens by the log-loss of "this token comes next". The second stage sees the first one's sums.
 Features hold no token ids, so the weights serve any tokenizer.
@@ -14,13 +14,15 @@ Features hold no token ids, so the weights serve any tokenizer.
 from __future__ import annotations
 
 import argparse
+import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from replay_adapter import FOLDS, build_index, codec, fold_of  # type: ignore[import-not-found]
+from replay_adapter import FOLDS, FOLDS_FILE, build_index, codec  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from traces import Traces  # type: ignore[import-not-found]
 
@@ -81,6 +83,23 @@ def neutral_weights() -> Weights:
     weights["output"][0] = 6
     weights["output_bias"][:] = -10
     return weights
+
+
+def assign_folds(edits: list[dict[str, Any]]) -> dict[str, int]:
+    """The fold of each edit, by its id: repositories stay whole, and every kind of edit is on both sides if it can.
+
+    Args:
+        edits: one entry a stream, with its `id`, `repo` and `kind`.
+    """
+    kind_of = {edit["repo"]: edit["kind"] for edit in edits}
+    streams = Counter(edit["repo"] for edit in edits)
+    size: Counter[tuple[str, int]] = Counter()
+    fold_of = {}
+    for repository in sorted(streams, key=lambda name: (-streams[name], name)):
+        kind = kind_of[repository]
+        fold_of[repository] = min(range(FOLDS), key=lambda fold: size[kind, fold])
+        size[kind, fold_of[repository]] += streams[repository]
+    return {edit["id"]: fold_of[edit["repo"]] for edit in edits}
 
 
 def snapshot_of(traces: Any, number: int, folder: Path) -> Snapshot:
@@ -243,7 +262,9 @@ def main() -> None:
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    fold = {number: fold_of(traces.meta[number]["id"]) for number in traces.select()}
+    fold_of = assign_folds([traces.meta[number] for number in traces.select()])
+    (arguments.out / FOLDS_FILE).write_text(json.dumps(fold_of, indent=1) + "\n")
+    fold = {number: fold_of[traces.meta[number]["id"]] for number in traces.select()}
 
     def streams(rows: dict[int, Rows], left_out: int | None) -> list[Rows]:
         return [rows[number] for number in rows if fold[number] != left_out]

@@ -3,13 +3,14 @@
 The repository's documents go through the real index: written, sorted, published and mapped as `agentspec index` does.
 Environment:
     AGENTSPEC_REPLAY_TOKENIZER: tokenizer.json of the streams; without it, sources that need text stay silent.
-    AGENTSPEC_REPLAY_FOLDS: folder of `fit_weights.py --folds`; each stream is then drafted by the weights that were
-        fitted without it. Otherwise the shipped weights are used.
+    AGENTSPEC_REPLAY_FOLDS: folder that `fit_weights.py` wrote; each stream is then drafted by the weights that were
+        fitted without its repository. Otherwise the shipped weights are used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 import time
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 TOKENIZER_VARIABLE = "AGENTSPEC_REPLAY_TOKENIZER"
 FOLDS_VARIABLE = "AGENTSPEC_REPLAY_FOLDS"
 FOLDS = 2
+FOLDS_FILE = "folds.json"
 
 MAX_NODES = 256
 MIN_PATH_PROB = 0.005
@@ -119,9 +121,20 @@ def codec() -> TokenizerCodec | None:
     return TokenizerCodec(file) if file else None
 
 
+@cache
+def folds() -> dict[str, int]:
+    """Which of the `FOLDS` each edit belongs to, by its key; empty where the environment names no folds."""
+    folder = os.environ.get(FOLDS_VARIABLE)
+    return json.loads((Path(folder) / FOLDS_FILE).read_text()) if folder else {}
+
+
 def fold_of(key: str) -> int:
-    """Which of the `FOLDS` an edit belongs to; all streams of one edit are in the same."""
-    return int(hashlib.sha256(key.encode()).hexdigest(), 16) % FOLDS
+    """The fold of an edit; 0 where there are none.
+
+    Raises:
+        KeyError: the folds were made of other edits.
+    """
+    return folds()[key] if folds() else 0
 
 
 @cache

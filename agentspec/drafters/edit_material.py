@@ -13,7 +13,6 @@ import numpy as np
 from agentspec.drafters import _native
 from agentspec.drafters.escaped_view import EscapedSpelling, cuts_hold
 from agentspec.drafters.formats import FormatTokens, find_tokens
-from agentspec.drafters.prose import ProseTokens
 from agentspec.drafters.token_classes import TokenTable
 from agentspec.drafters.views import prefixed, without_line_numbers
 
@@ -89,10 +88,6 @@ class EditMaterial:
             self._kept.words[path] = FormatWords(_native.IndexedText(tokens), closes, self.formats.fence(path))
         return self._kept.words[path]
 
-    def named(self) -> NDArray[np.int32]:
-        """`int32[M]`: tokens of the names and words in the prompt's prose."""
-        return self.vocabulary.prose_tokens.of(self._request.prompt)
-
     def vocabulary_size(self) -> int:
         """No token of this request, as far as it is known, is this large."""
         segments = self._request.repository.segments if self._request.repository is not None else ()
@@ -153,7 +148,6 @@ class VocabularyMaterial:
     Attributes:
         codec: the tokenizer.
         formats: the edit formats in its tokens.
-        prose_tokens: finds the tokens of a prompt's prose.
         prose: sentences as assistants write them around edits, in its tokens.
     """
 
@@ -162,7 +156,6 @@ class VocabularyMaterial:
         self._table = TokenTable(codec)
         self._classes: _native.TokenClasses | None = None
         self.formats = FormatTokens(codec)
-        self.prose_tokens = ProseTokens(codec)
         prose = (files(__package__) / PROSE_FILE).read_text()
         self.prose = _native.IndexedText(np.array(codec.encode(prose), np.int32))
 

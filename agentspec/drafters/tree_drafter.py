@@ -150,7 +150,6 @@ class TreeSession:
             self._native.add_pair(pair.open, pair.echo, pair.boundary, pair.close, words_text, place)
         self._native.add_text(material.vocabulary.prose, Origin.PROSE)
         self._native.set_token_classes(material.vocabulary.classes(material.vocabulary_size()))
-        self._native.name_tokens(material.named())
         if edited is not None and words.fence is not None:
             self._native.add_marker(words.fence, *edited)
         self._native.await_tokens(material.formats.hunk_tokens)

@@ -234,9 +234,6 @@ NB_MODULE(_native, m) {
              if (marker.shape(0) == 0) throw std::invalid_argument("a marker has no tokens");
              self.sources().echoes().add_marker(span_of(marker), {text, position});
            }, "marker"_a, "text"_a, "position"_a, "After `marker`, the text at `position` is likely.")
-      .def("name_tokens", [](Session& self, Input<Token> tokens) {
-             self.name(span_of(tokens));
-           }, "tokens"_a, "The request's prose holds these tokens as parts of names or words.")
       .def("add_segment", &add_segment, "segment"_a, "live"_a,
            "Add an index segment; `live`: uint64 words, a bit per document; returns its text number.")
       .def("set_edited", [](Session& self, std::uint32_t text, std::int64_t start, std::int64_t end) {

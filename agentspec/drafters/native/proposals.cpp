@@ -11,7 +11,6 @@ namespace {
 constexpr std::size_t kMaxCandidates = 900;  // per node; fewer than the slots of assign_pools
 constexpr std::size_t kMaxProposals = 16;   // pooled tokens per node; a wider choice is never worth verifying
 constexpr float kNegligibleShare = 0.003f;  // pools below this share of the weight are not ranked
-constexpr int kNamedAhead = 8;              // tokens of a candidate's text that are searched for names
 constexpr float kLargestLift = 16;          // the network hardly ever gives a token more than this times its share
 
 float log_of(float weight) { return std::log(std::max(weight, 1e-12f)); }
@@ -25,19 +24,6 @@ float log_count(std::int64_t count) {
     return table;
   }();
   return count < static_cast<std::int64_t>(kTable.size()) ? kTable[count] : std::log2(1.0f + static_cast<float>(count));
-}
-
-// What the tokens after `place` have of the names in the prose.
-float named_ahead(Place place, const Sources& sources, const TokenNotes& notes) {
-  float sum = 0, part = 1;
-  const Text& text = sources.texts()[place.text];
-  for (int i = 1; i <= kNamedAhead; ++i) {
-    part *= kNamedDecay;
-    const Token token = text.at(place.position + i);
-    if (token < 0) break;
-    sum += part * named_weight(token, sources, notes);
-  }
-  return sum;
 }
 
 bool has(const Proposal& proposal, Relation relation) {
@@ -58,7 +44,6 @@ void describe_node(const Totals& all, const Sources& sources, const Situation& s
   f[i++] = log_count(situation.copied) / 8;
   f[i++] = log_count(situation.since_left) / 8;
   f[i++] = log_count(situation.output_length) / 10;
-  f[i++] = node.named;
   f[i++] = log_count(sources.frequency(node.last)) / 8;
   f[i++] = node.depth == 0 ? 1.0f : 0.0f;
   f[i++] = all.longest < 3 ? 1.0f : 0.0f;
@@ -95,8 +80,6 @@ void describe_token(const Proposal& p, const Totals& all, float best_other, cons
   const TokenNote note = notes.of(p.token);
   f[i++] = std::min(note.refuted, 4.0f) / 2;
   f[i++] = log_count(static_cast<std::int64_t>(note.corrected)) / 4;
-  f[i++] = named_weight(p.token, sources, notes);
-  f[i++] = named_ahead(p.best, sources, notes);
   std::fill_n(f.begin() + i, kOrigins, 0.0f);
   const float share = 1 / p.weight;
   for (int origin = 0; origin < kOrigins; ++origin) {
@@ -136,10 +119,7 @@ void assign_pools(std::span<const Candidate> candidates, std::vector<Proposal>& 
 void add_candidate(Proposal& p, const Candidate& candidate) {
   ++p.count;
   p.weight += candidate.weight;
-  if (candidate.weight > p.best_weight) {
-    p.best_weight = candidate.weight;
-    p.best = {candidate.text, candidate.position};
-  }
+  p.best_weight = std::max(p.best_weight, candidate.weight);
   p.by_origin[static_cast<int>(candidate.origin)] += candidate.weight;
   p.relations |= 1u << static_cast<int>(candidate.relation);
   if (candidate.match > p.longest) {
@@ -150,10 +130,6 @@ void add_candidate(Proposal& p, const Candidate& candidate) {
 }
 
 }  // namespace
-
-float named_weight(Token token, const Sources& sources, const TokenNotes& notes) {
-  return notes.named(token) ? 1 / (1 + log_count(sources.frequency(token))) : 0;
-}
 
 void Pooler::pool(std::span<Candidate> candidates, const Sources& sources, const Situation& situation,
                   const NodeView& node, std::vector<Candidate>& grouped, std::vector<Features>* features) {

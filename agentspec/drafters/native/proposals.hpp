@@ -28,8 +28,7 @@ struct Proposal {
   Token token;
   std::uint32_t first = 0, count = 0;  // its candidates, in the grouped vector
   float weight = 0;                    // sum over its candidates
-  float best_weight = 0;
-  Place best{0, -1};                   // of its heaviest candidate
+  float best_weight = 0;               // of its heaviest candidate
   int longest = 0;                     // longest match among them
   int agreeing = 0;                    // how many of them have that match
   std::array<float, kOrigins> by_origin{};
@@ -56,14 +55,8 @@ struct NodeView {
   Token last;               // the token before the proposals
   int depth;                // drafted tokens before the proposals
   Zone zone;
-  float named;              // what the tokens before it have of the names in the request's prose, see `named_weight`
   float least_probability;  // less likely proposals are not wanted
 };
-
-// How much a token says about being at a place that the prose is about: 0 where the prose does not hold it.
-float named_weight(Token token, const Sources& sources, const TokenNotes& notes);
-
-inline constexpr float kNamedDecay = 0.85f;  // per token, of what named tokens say about the place
 
 // Pools the candidates of one node after the other.
 class Pooler {

@@ -11,8 +11,8 @@
 namespace agentspec {
 
 inline constexpr int kMatchBuckets = 12;
-inline constexpr int kFeatures = 60;
-inline constexpr int kNodeFeatures = 23;  // the first ones, which all tokens proposed at a node share
+inline constexpr int kFeatures = 57;
+inline constexpr int kNodeFeatures = 22;  // the first ones, which all tokens proposed at a node share
 inline constexpr int kHidden = 32;
 
 // 0 to 5: the length itself; then 6-7, 8-11, 12-15, 16-23, 24-31, and all from 32 on.

@@ -10,7 +10,6 @@ constexpr float kSlowForgetting = 0.05f;
 constexpr float kBiasRate = 0.05f;   // step of the online correction of the log-odds
 constexpr float kBiasDecay = 0.97f;  // per verdict
 constexpr float kMaxBias = 1.5f;
-constexpr std::size_t kFenceLine = 4;  // tokens that an opening fence with its language may take
 constexpr int kShortestCopy = 4;     // tokens that must agree before a place counts as being copied
 constexpr std::size_t kCopiesFollowed = 3;  // places followed per verdict
 
@@ -18,26 +17,6 @@ constexpr std::size_t kCopiesFollowed = 3;  // places followed per verdict
 
 Session::Session(std::shared_ptr<const Ranker> ranker, std::span<const Token> prompt)
     : ranker_(std::move(ranker)), sources_(prompt), builder_(*ranker_) {}
-
-void Session::name(std::span<const Token> tokens) {
-  for (const Token token : tokens) {
-    const TokenClass kind = sources_.token_class(token);
-    if (kind == TokenClass::kSpacedWord || kind == TokenClass::kWord) situation_.notes.name(token);
-  }
-}
-
-void Session::note_prose(std::span<const Token> tokens, bool edits) {
-  if (situation_.output_length == 0) {
-    const std::span<const Token> before = sources_.request().first(static_cast<std::size_t>(sources_.prompt_length()));
-    const std::span<const Token> last = before.last(std::min(before.size(), kFenceLine));
-    fenced_ = std::any_of(last.begin(), last.end(),
-                          [&](Token token) { return sources_.token_class(token) == TokenClass::kFence; });
-  }
-  for (const Token token : tokens) {
-    if (sources_.token_class(token) == TokenClass::kFence) fenced_ = !fenced_;
-    if (!fenced_ && !edits) name({&token, 1});
-  }
-}
 
 const FlatTree& Session::propose(const BudgetBounds& bounds, const ExtraTree& extra) {
   do {
@@ -114,9 +93,7 @@ bool Session::commit(std::span<const Token> tokens) {
     path = accepted_path(*tree_, tokens);
     for (const std::int32_t node : path) ++counts_.accepted[tree_->source[node]];
   }
-  const bool edits_before = sources_.zone() != Zone::kNone;
   sources_.commit(tokens);
-  note_prose(tokens, edits_before || sources_.zone() != Zone::kNone);
   if (tree_ != nullptr) follow_copies(path, tokens);
   situation_.output_length += static_cast<std::int64_t>(tokens.size());
   situation_.since_left = sources_.tokens_since_left();

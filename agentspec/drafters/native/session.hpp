@@ -32,9 +32,6 @@ class Session {
 
   void await(std::vector<Token> tokens) { awaited_ = std::move(tokens); }
 
-  // The request's prose holds these tokens; those that are parts of names or words are noted.
-  void name(std::span<const Token> tokens);
-
   const Counts& counts() const { return counts_; }
 
   void observe(std::span<const Token> next, int max_depth, Observations& observations) {
@@ -46,8 +43,6 @@ class Session {
   // Follows `tokens` down a tree; returns the nodes that hold them.
   std::span<const std::int32_t> accepted_path(const FlatTree& tree, std::span<const Token> tokens);
   void learn(std::span<const Token> tokens);
-  // Names the tokens outside of fences; `edits`: the format says that there is code among them.
-  void note_prose(std::span<const Token> tokens, bool edits);
   void follow_copies(std::span<const std::int32_t> path, std::span<const Token> tokens);
 
   std::shared_ptr<const Ranker> ranker_;
@@ -60,7 +55,6 @@ class Session {
   std::vector<Token> awaited_;
   std::vector<std::int32_t> path_;
   std::vector<char> on_path_;  // by node: whether it is on the accepted path
-  bool fenced_ = false;              // the output is inside a fence
 };
 
 }  // namespace agentspec

@@ -1,4 +1,4 @@
-// What a request has shown of single tokens: named in its prose, proposed in vain, supplied by the target instead.
+// What a request has shown of single tokens: proposed in vain, supplied by the target instead.
 #pragma once
 
 #include <cmath>
@@ -20,21 +20,11 @@ class TokenNotes {
  public:
   TokenNotes() : notes_(kFirstSlots) {}
 
-  bool named(Token token) const {
-    const auto word = static_cast<std::size_t>(token) / 64;
-    return token >= 0 && word < named_.size() && (named_[word] >> (token % 64) & 1) != 0;
-  }
   TokenNote of(Token token) const {
     const Entry& entry = notes_[slot(token)];
     return entry.token == token ? entry.note : TokenNote{};
   }
 
-  void name(Token token) {
-    if (token < 0) return;
-    const auto word = static_cast<std::size_t>(token) / 64;
-    if (word >= named_.size()) named_.resize(word + 1);
-    named_[word] |= std::uint64_t{1} << (token % 64);
-  }
   void judge(Token token, float probability, bool right) {
     TokenNote& note = at(token);
     note.refuted = right ? note.refuted / 2 : note.refuted + probability;
@@ -74,7 +64,6 @@ class TokenNotes {
     }
   }
 
-  std::vector<std::uint64_t> named_;  // a bit by token
   std::vector<Entry> notes_;          // open addressing; a power of two of slots, at most half of them taken
   std::size_t count_ = 0;
 };

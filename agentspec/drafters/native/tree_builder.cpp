@@ -12,7 +12,6 @@ constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48,
 constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .extra_enough = 2, .enough = 4};
 constexpr std::size_t kFewCandidates = 4;      // nodes with fewer look for more
 constexpr int kMaxInnerLookups = 12;           // per tree
-constexpr std::size_t kNamedBefore = 16;       // tokens of the request that are searched for names
 constexpr std::size_t kContextTokens = kMaxMatch;
 
 Source main_source(const Proposal& proposal) {
@@ -70,11 +69,7 @@ void TreeBuilder::start(const Sources& sources, const Situation& situation) {
   candidates_.clear();
   grouped_.clear();
   lookups_left_ = kMaxInnerLookups;
-  named_ = 0;
   const std::span<const Token> request = sources.request();
-  for (const Token token : request.last(std::min(request.size(), kNamedBefore))) {
-    named_ = kNamedDecay * named_ + named_weight(token, sources, situation.notes);
-  }
   sources.find(context_of(kRoot, sources), kRootLookup, candidates_);
   sources.add_expected(candidates_);
   if (!request.empty() && sources.may_echo(request.back())) {
@@ -100,7 +95,7 @@ std::span<const Token> TreeBuilder::context_of(std::int32_t node, const Sources&
 void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Situation& situation,
                              float min_path_prob, std::vector<Features>* features) {
   int depth = 0;
-  float path = 1, named = named_;
+  float path = 1;
   Zone zone = sources.zone();
   Token last = sources.request().empty() ? -1 : sources.request().back();
   if (node != kRoot) {
@@ -108,9 +103,6 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
     if (parent.parent != kRoot) zone = nodes_[parent.parent].zone;
     depth = parent.depth;
     path = parent.path_probability;
-    named = (parent.parent == kRoot ? named_ : nodes_[parent.parent].named) * kNamedDecay +
-            named_weight(parent.token, sources, situation.notes);
-    parent.named = named;
     last = parent.token;
     candidates_.clear();
     for (std::uint32_t i = parent.first; i < parent.first + parent.count; ++i) {
@@ -140,7 +132,7 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
     nodes_[node].zone = zone;
   }
   const float least = path > 0 ? min_path_prob / path : 0.0f;
-  pooler_.pool(candidates_, sources, situation, {last, depth, zone, named, least}, grouped_, features);
+  pooler_.pool(candidates_, sources, situation, {last, depth, zone, least}, grouped_, features);
 }
 
 void TreeBuilder::push(Node node) {

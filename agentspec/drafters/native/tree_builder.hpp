@@ -76,7 +76,6 @@ class TreeBuilder {
     float path_probability;
     float rank;                  // nodes enter the tree by decreasing rank, see `rank_of` in the source
     Source source;
-    float named = 0;             // see NodeView
     Zone zone = Zone::kNone;     // after it; set when it is looked after
   };
 
@@ -92,7 +91,6 @@ class TreeBuilder {
 
   Pooler pooler_;
   int lookups_left_ = 0;
-  float named_ = 0;                       // at the root, see NodeView
   std::vector<Node> nodes_;               // every node that entered the heap
   std::vector<std::int32_t> heap_;        // indices into nodes_
   std::vector<std::int32_t> chosen_;      // nodes of the tree, in the order of the tree

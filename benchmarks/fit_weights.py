@@ -4,10 +4,11 @@ Needs the replay harness on PYTHONPATH (its `traces.py` reads the streams) and t
 
     PYTHONPATH=HARNESS:benchmarks python benchmarks/fit_weights.py --traces TRACES.npz --index SCRATCH --out FOLDER
 
-writes `all.json` (fitted on every stream; what is shipped), `without-K.json` (fitted without fold K; for reported figures)
-and `folds.json`, which says the fold of each edit. All edits of a repository are in one fold. Two stages, each over everything that the ranker saw while it replayed
-the streams: first the candidates' log-linear weights against "none of these" by the likelihood of the true token, then
-the network over pooled tokens by the log-loss of "this token comes next". The second stage sees the first one's sums.
+writes `all.json` (fitted on every stream; what is shipped), `without-K.json` (fitted without fold K; for reported
+figures) and `folds.json`, which says the fold of each edit: all edits of a repository are in one. Two stages, each over
+everything that the ranker saw while it replayed the streams: first the candidates' log-linear weights against "none of
+these" by the likelihood of the true token, then the network over pooled tokens by the log-loss of "this token comes
+next". The second stage sees the first one's sums.
 Features hold no token ids, so the weights serve any tokenizer.
 """
 
@@ -150,12 +151,13 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, folder: Path, weights_of: dict[int, Weights]) -> dict[int, Rows]:
+def observe_all(traces: Any, folder: Path, fold: dict[int, int], weights_of: dict[int, Weights]) -> dict[int, Rows]:
     """Rows by stream number.
 
     Args:
         traces: the harness's streams.
         folder: of their indexes.
+        fold: of each stream.
         weights_of: what the ranker holds while it replays a stream, by the stream's fold.
     """
     drafters = {fold: TreeDrafter(_native.Ranker(weights)) for fold, weights in weights_of.items()}
@@ -163,7 +165,7 @@ def observe_all(traces: Any, folder: Path, weights_of: dict[int, Weights]) -> di
     for number in traces.select():
         meta = traces.meta[number]
         request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
-        drafter = drafters[fold_of(meta["id"])]
+        drafter = drafters[fold[number]]
         rows[number] = thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw)
     return rows
 
@@ -270,15 +272,15 @@ def main() -> None:
         return [rows[number] for number in rows if fold[number] != left_out]
 
     neutral = neutral_weights()
-    rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), neutral))
+    rows = observe_all(traces, arguments.index, fold, dict.fromkeys(range(FOLDS), neutral))
     left_out: list[int | None] = [None, *range(FOLDS)]
     tables = {k: fit_candidates(streams(rows, k), neutral) for k in left_out}
     # The features hold sums of the first stage's weights. With two folds, every stream trains exactly one of them.
-    rows = observe_all(traces, arguments.index, {1 - k: tables[k] for k in range(FOLDS)})
+    rows = observe_all(traces, arguments.index, fold, {1 - k: tables[k] for k in range(FOLDS)})
     for k in range(FOLDS):
         fitted = fit_network(streams(rows, k), tables[k], arguments.epochs)
         write_weights(fitted, arguments.out / f"without-{k}.json")
-    rows = observe_all(traces, arguments.index, dict.fromkeys(range(FOLDS), tables[None]))
+    rows = observe_all(traces, arguments.index, fold, dict.fromkeys(range(FOLDS), tables[None]))
     write_weights(fit_network(streams(rows, None), tables[None], arguments.epochs), arguments.out / "all.json")
 
 

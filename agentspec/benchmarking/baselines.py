@@ -1,4 +1,4 @@
-"""Simple drafters to compare with: none, prompt lookup, longest suffix.
+"""Simple drafters to compare with: none, longest suffix.
 
 They follow the drafter contract, so one replay loop drives them and the real one. They are yardsticks of tokens per
 step; being Python, their latencies say little.
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-LOOKUP_LENGTHS = (3, 2, 1)
-"""N-gram lengths of prompt lookup, longest first, as the method was published."""
 MAX_SUFFIX = 64
 """Matches longer than this are told apart no further."""
 _SEPARATOR = -1
@@ -98,15 +96,6 @@ def _nothing(_: _Context, __: int) -> tuple[NDArray[np.int32], Source]:
     return np.empty(0, np.int32), Source.REQUEST
 
 
-def _prompt_lookup(context: _Context, count: int) -> tuple[NDArray[np.int32], Source]:
-    """What followed the earliest occurrence of the last three, else two, else one token."""
-    for length in LOOKUP_LENGTHS:
-        places = context.matches(length)
-        if len(places):
-            return context.after(int(places[0]), count), Source.REQUEST
-    return _nothing(context, count)
-
-
 def _longest_suffix(context: _Context, count: int) -> tuple[NDArray[np.int32], Source]:
     """What followed the place with the longest matching context; of several, the latest."""
     best = context.matches(1)
@@ -169,7 +158,6 @@ class ChainBaseline(Drafter):
 
 BASELINES: dict[str, Drafter] = {
     "none": ChainBaseline(_nothing),
-    "prompt-lookup": ChainBaseline(_prompt_lookup),
     "suffix": ChainBaseline(_longest_suffix),
     "suffix+repo": ChainBaseline(_longest_suffix, reads_repository=True),
 }

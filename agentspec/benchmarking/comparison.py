@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agentspec.benchmarking.baselines import BASELINES
 from agentspec.benchmarking.peers import PEERS, installed_peers
 from agentspec.benchmarking.replay import ReplayResult, ReplaySummary, replay, summarise
@@ -17,7 +19,6 @@ from agentspec.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from agentspec.benchmarking.traces import Trace
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
 
 CHAIN_LENGTHS = (4, 10, 24, 64)
 """Drafted tokens at which the baselines and the peers are tried."""
-PATH_PROBABILITIES = (0.3, 0.1, 0.03, 0.01)
-"""Thresholds at which the tree drafter is tried, under `TREE_CAP`; a threshold uses a budget better than a cap."""
+DOUBLED_AT = (8, 17, 31, 70, 200)
+"""Costs at which the tree drafter is tried: a verify step over so many drafted nodes takes twice a plain one's time."""
 TREE_CAP = 256
 """Most nodes, and greatest depth, of a draft tree here."""
+LEAST_PATH_PROBABILITY = 0.005
+"""Nodes below it are drafted at no cost."""
+NODE_LIMITS = (16, 64)
+"""Drafted nodes per step up to which the overview looks for the best setting."""
 
 
 HEADINGS = ("tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms")
@@ -93,16 +98,18 @@ def contenders(names: Sequence[str]) -> list[Contender]:
             raise InvalidRequestError(f"unknown drafter {name!r}; known are {', '.join(known)}")
         if name == "agentspec":
             tree_drafter = TreeDrafter()
-            found += [
-                Contender(name, f"p ≥ {threshold}", tree_drafter, Budget(TREE_CAP, TREE_CAP, threshold))
-                for threshold in PATH_PROBABILITIES
-            ]
+            found += [Contender(name, f"twice at {nodes}", tree_drafter, _budget(nodes)) for nodes in DOUBLED_AT]
         elif name == "none":
             found.append(Contender(name, "", BASELINES[name], Budget()))
         else:
             drafter = BASELINES[name] if name in BASELINES else _peer(name)
             found += [Contender(name, f"{length} tokens", drafter, Budget(length, length)) for length in CHAIN_LENGTHS]
     return found
+
+
+def _budget(doubled_at: int) -> Budget:
+    cost = (1 + np.arange(TREE_CAP + 1) / doubled_at).astype(np.float32)
+    return Budget(TREE_CAP, TREE_CAP, LEAST_PATH_PROBABILITY, cost)
 
 
 def _peer(name: str) -> Drafter:
@@ -144,6 +151,19 @@ def compare(
         ComparisonRow(name, field[number].name, field[number].setting, summarise(pooled))
         for (name, number), pooled in results.items()
     ]
+
+
+def overview(rows: Sequence[ComparisonRow], nodes: float) -> dict[str, dict[str, ComparisonRow]]:
+    """By drafter and format, the row with most tokens per step among those with at most `nodes` drafted per step."""
+    best: dict[str, dict[str, ComparisonRow]] = {}
+    for row in rows:
+        of_drafter = best.setdefault(row.drafter, {})
+        known = of_drafter.get(row.format)
+        if row.summary.drafted_per_step <= nodes and (
+            known is None or row.summary.tokens_per_step > known.summary.tokens_per_step
+        ):
+            of_drafter[row.format] = row
+    return best
 
 
 def _streams(trace: Trace) -> list[NDArray[np.int32]]:

@@ -66,15 +66,22 @@ class Edit:
     siblings: tuple[SourceFile, ...]
 
 
-def recorded_edits(repository: Path, limit: int) -> Iterator[Edit]:
+def recorded_edits(repository: Path, limit: int, every: int = 1, message: str | None = None) -> Iterator[Edit]:
     """The newest `limit` edits on the history of HEAD, newest first; merges are passed over.
+
+    Args:
+        repository: where its work tree or git directory is.
+        limit: edits in all.
+        every: of the commits, take one in so many, so that the edits reach further back.
+        message: take only commits whose message matches this extended regular expression, whatever its case.
 
     Raises:
         InvalidRequestError: `repository` is no git repository with commits.
     """
-    commits = _git(repository, "rev-list", "--no-merges", "--min-parents=1", "HEAD").split()
+    matching = [] if message is None else ["--extended-regexp", "--regexp-ignore-case", f"--grep={message}"]
+    commits = _git(repository, "rev-list", "--no-merges", "--min-parents=1", *matching, "HEAD").split()
     with _blob_reader(repository) as read:
-        for commit in commits:
+        for commit in commits[::every]:
             for edit in _edits_of(repository, commit, read):
                 yield edit
                 limit -= 1

@@ -201,13 +201,17 @@ def _documents(snapshot: Snapshot | None) -> Iterator[NDArray[np.int32]]:
 
 
 def _prompt_lookup() -> Drafter:
+    import torch  # noqa: PLC0415
+
     from agentspec.benchmarking.prompt_lookup import PromptLookupDrafter  # noqa: PLC0415 - loads torch
 
+    # Drafters are compared on one core; on small tensors, threads that wait for each other take many times as long.
+    torch.set_num_threads(1)
     return PromptLookupDrafter(drafted_tokens=None, max_ngram=MAX_NGRAM)
 
 
 PEERS: dict[str, tuple[str, Callable[[], Drafter]]] = {
-    "transformers": ("transformers", _prompt_lookup),
+    "prompt-lookup": ("transformers", _prompt_lookup),
     "arctic": ("arctic_inference", ArcticSuffixDecoding),
     "sglang-ngram": ("sglang", SGLangNgram),
 }

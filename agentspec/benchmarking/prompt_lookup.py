@@ -23,6 +23,9 @@ DRAFTED_TOKENS = 10
 MAX_NGRAM = 2
 """transformers' default."""
 
+_ROOM = 1024
+"""Tokens that the text may grow by, beside its own length, before it is copied."""
+
 
 class PromptLookupSession:
     """See `agentspec.drafters.base.DraftSession`.
@@ -36,7 +39,9 @@ class PromptLookupSession:
     def __init__(self, request: DraftRequest, drafted_tokens: int | None, max_ngram: int) -> None:
         self._drafted_tokens = drafted_tokens
         self._max_ngram = max_ngram
-        self._text: list[int] = request.prompt.tolist()
+        self._text = torch.empty(2 * len(request.prompt) + _ROOM, dtype=torch.int64)
+        self._length = 0
+        self._append(request.prompt)
         self._drafted = 0
         self._receipt = DraftReceipt()
 
@@ -48,16 +53,16 @@ class PromptLookupSession:
         lookup = PromptLookupCandidateGenerator(
             num_output_tokens=count,
             max_matching_ngram_size=self._max_ngram,
-            max_length=len(self._text) + count + 1,
+            max_length=self._length + count + 1,
         )
-        found, _ = lookup.get_candidates(torch.tensor([self._text]))
-        tokens = found[0, len(self._text) :].int().numpy()
+        found, _ = lookup.get_candidates(self._text[None, : self._length])
+        tokens = found[0, self._length :].int().numpy()
         self._drafted = len(tokens)
         return chain(tokens, Source.REQUEST)
 
     def commit(self, tokens: NDArray[np.int32]) -> None:
         """See `agentspec.drafters.base.DraftSession.commit`."""
-        self._text += tokens.tolist()
+        self._append(tokens)
         self._receipt.steps += 1
         for counts, number in ((self._receipt.drafted, self._drafted), (self._receipt.accepted, len(tokens) - 1)):
             counts[Source.REQUEST] = counts.get(Source.REQUEST, 0) + number
@@ -66,6 +71,13 @@ class PromptLookupSession:
     def receipt(self) -> DraftReceipt:
         """Counts so far."""
         return self._receipt
+
+    def _append(self, tokens: NDArray[np.int32]) -> None:
+        needed = self._length + len(tokens)
+        if needed > len(self._text):
+            self._text = torch.cat([self._text, torch.empty(needed, dtype=torch.int64)])
+        self._text[self._length : needed] = torch.from_numpy(tokens)
+        self._length = needed
 
 
 class PromptLookupDrafter:

@@ -1,32 +1,50 @@
-"""A self-contained HTML page of a comparison: for each format a plot of tokens per step against drafted nodes."""
+"""A self-contained HTML page of a comparison: plots, the best of each drafter, and every figure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from agentspec.benchmarking.comparison import HEADINGS
+from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview
+from agentspec.benchmarking.tradeoff_plot import Setting, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from agentspec.benchmarking.comparison import ComparisonRow
 
-WIDTH, HEIGHT, MARGIN = 460, 300, 44
-"""Of one plot, in CSS pixels; the margin holds the axes' labels."""
-COLOURS = ("#0b6e99", "#c4554d", "#448361", "#9065b0", "#c29343", "#787774")
-"""Of the drafters, in order of appearance; told apart by people who see few colours too, with the labels."""
-
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0 2rem; }
-th, td { padding: .2rem .9rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-svg text { font: 11px system-ui, sans-serif; fill: #444; }
+:root { color-scheme: light dark; --ink: #1f2937; --faint: #5b6472; --ground: #ffffff; --rule: #e3e6ea;
+  --best: #1d4ed8; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ee; --faint: #a4adba; --ground: #16191f; --rule: #343a44; --best: #8ab4ff; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--ground); }
+p, li { max-width: 46rem; }
+.facts, caption { color: var(--faint); }
+caption { text-align: left; padding-bottom: .3rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0 1.5rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th:first-child, td:first-child, .full :is(th, td):nth-child(2) { text-align: left; padding-left: 0; }
+.best { font-weight: 600; color: var(--best); }
+svg { max-width: 100%; height: auto; }
 """
+_READING = (
+    "<p>Each edit below was recorded. A drafter proposes what comes next; the model would check the proposal in one"
+    " pass (a step) and keep the part that it would have said itself, plus one token of its own. No model ran: what is"
+    " kept follows from the recorded text.</p><ul>"
+    "<li><b>Tokens per step</b>: plain decoding has 1.00; higher is better.</li>"
+    "<li><b>Drafted nodes per step</b>: what each pass had to check. Checking costs time, on a small machine more than"
+    " on a large one, so compare drafters at equal nodes: up and to the left is better.</li>"
+    "<li><b>Setting</b>: for agentspec, the drafted nodes at which it is told that a pass takes twice as long as plain"
+    " decoding; in service it measures that. For the others, the most tokens that they may draft at once.</li>"
+    "<li><b>p50, p99</b>: time that a drafter takes in each step; <b>begin</b>: once per request, the reading of the"
+    " prompt.</li></ul>"
+)
 
 
 def render_report(title: str, facts: Iterable[str], rows: Sequence[ComparisonRow]) -> str:
@@ -37,79 +55,60 @@ def render_report(title: str, facts: Iterable[str], rows: Sequence[ComparisonRow
         facts: what was measured, where and when; one paragraph.
         rows: grouped by format.
     """
-    by_format = [(name, list(members)) for name, members in groupby(rows, key=lambda row: row.format)]
-    sections = "".join(f"<h2>{escape(name)}</h2>{_plot(members)}{_table(members)}" for name, members in by_format)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(' · '.join(facts))}</p>"
-        "<p>Tokens per step count the bonus token; greedy verification of recorded outputs, no target model runs.</p>"
-        f"{sections}</body></html>\n"
+    by_format = {name: list(members) for name, members in groupby(rows, key=lambda row: row.format)}
+    sections = "".join(
+        f"<h2>{escape(_heading(name, members))}</h2>{_table(members)}" for name, members in by_format.items()
     )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
+        f'<p class="facts">{escape(" · ".join(facts))}</p>{_READING}{_plot(by_format)}'
+        f"{''.join(_overview(rows, nodes) for nodes in NODE_LIMITS)}{sections}</body></html>\n"
+    )
+
+
+def _heading(name: str, rows: Sequence[ComparisonRow]) -> str:
+    summary = rows[0].summary
+    return f"{name}: {summary.traces} edits, {summary.tokens:,} tokens"
+
+
+def _plot(by_format: dict[str, list[ComparisonRow]]) -> str:
+    panels: dict[str, dict[str, list[Setting]]] = {}
+    for name, rows in by_format.items():
+        for row in rows:
+            summary = row.summary
+            if summary.drafted_per_step:
+                setting = Setting(summary.drafted_per_step, summary.tokens_per_step, row.setting)
+                panels.setdefault(name, {}).setdefault(row.drafter, []).append(setting)
+    return ElementTree.tostring(draw(panels), encoding="unicode") if panels else ""
+
+
+def _overview(rows: Sequence[ComparisonRow], nodes: int) -> str:
+    formats = list(dict.fromkeys(row.format for row in rows))
+    best = overview(rows, nodes)
+    most = {
+        name: max(of_drafter[name].summary.tokens_per_step for of_drafter in best.values() if name in of_drafter)
+        for name in formats
+        if any(name in of_drafter for of_drafter in best.values())
+    }
+    lines = ["<tr><th>drafter</th>" + "".join(f"<th>{escape(name)}</th>" for name in formats) + "</tr>"]
+    for drafter, of_drafter in best.items():
+        cells = "".join(_best_cell(of_drafter.get(name), most.get(name)) for name in formats)
+        lines.append(f"<tr><td>{escape(drafter)}</td>{cells}</tr>")
+    caption = f"Most tokens per step with at most {nodes} drafted nodes per step (nodes that it took)"
+    return f'<div class="wide"><table><caption>{caption}</caption>{"".join(lines)}</table></div>'
+
+
+def _best_cell(row: ComparisonRow | None, most: float | None) -> str:
+    if row is None:
+        return "<td>-</td>"
+    marked = ' class="best"' if row.summary.tokens_per_step == most else ""
+    return f"<td{marked}>{row.summary.tokens_per_step:.2f} ({row.summary.drafted_per_step:.0f})</td>"
 
 
 def _table(rows: Sequence[ComparisonRow]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in ("drafter", "setting", *HEADINGS))
     cells = ((row.drafter, row.setting, *row.figures()) for row in rows)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in cells)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Maps figures to pixels; both axes start at 0."""
-
-    right: float
-    top: float
-
-    def x(self, drafted: float) -> float:
-        return MARGIN + drafted / self.right * (WIDTH - 2 * MARGIN)
-
-    def y(self, tokens: float) -> float:
-        return HEIGHT - MARGIN - tokens / self.top * (HEIGHT - 2 * MARGIN)
-
-
-def _plot(rows: Sequence[ComparisonRow]) -> str:
-    scale = _Scale(
-        right=1.1 * max([1.0, *(row.summary.drafted_per_step for row in rows)]),
-        top=1.15 * max(row.summary.tokens_per_step for row in rows),
-    )
-    svg = ElementTree.Element(
-        "svg", {"width": str(WIDTH), "height": str(HEIGHT), "role": "img", "xmlns": "http://www.w3.org/2000/svg"}
-    )
-    ElementTree.SubElement(svg, "title").text = "tokens per step against drafted nodes per step"
-    _axes(svg, scale)
-    by_drafter: dict[str, list[ComparisonRow]] = {}
-    for row in rows:
-        by_drafter.setdefault(row.drafter, []).append(row)
-    for number, (name, members) in enumerate(by_drafter.items()):
-        _line(svg, scale, name, members, COLOURS[number % len(COLOURS)])
-    return ElementTree.tostring(svg, encoding="unicode")
-
-
-def _axes(svg: ElementTree.Element, scale: _Scale) -> None:
-    for fraction in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drafted, tokens = fraction * scale.right, fraction * scale.top
-        _segment(svg, (scale.x(0), scale.y(tokens)), (scale.x(scale.right), scale.y(tokens)), "#e5e5e5")
-        _label(svg, scale.x(0) - 6, scale.y(tokens) + 4, f"{tokens:.1f}", "end")
-        _label(svg, scale.x(drafted), scale.y(0) + 16, f"{drafted:.0f}", "middle")
-    _label(svg, WIDTH / 2, HEIGHT - 8, "drafted nodes per step", "middle")
-    _label(svg, 4, 16, "tokens per step", "start")
-
-
-def _line(svg: ElementTree.Element, scale: _Scale, name: str, rows: Sequence[ComparisonRow], colour: str) -> None:
-    points = sorted((scale.x(row.summary.drafted_per_step), scale.y(row.summary.tokens_per_step)) for row in rows)
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    ElementTree.SubElement(svg, "polyline", {"points": path, "fill": "none", "stroke": colour, "stroke-width": "2"})
-    for x, y in points:
-        ElementTree.SubElement(svg, "circle", {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": "3", "fill": colour})
-    _label(svg, points[-1][0], points[-1][1] - 8, name, "end", colour=colour)
-
-
-def _segment(svg: ElementTree.Element, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
-    ends = {"x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
-    ElementTree.SubElement(svg, "line", {**{name: f"{at:.1f}" for name, at in ends.items()}, "stroke": colour})
-
-
-def _label(svg: ElementTree.Element, x: float, y: float, text: str, anchor: str, *, colour: str = "#444") -> None:
-    attributes = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor, "style": f"fill:{colour}"}
-    ElementTree.SubElement(svg, "text", attributes).text = text
+    return f'<div class="wide"><table class="full"><tr>{head}</tr>{body}</table></div>'

@@ -15,10 +15,11 @@ from agentspec.cli.options import ConfigOption, JsonOption, ModelOption, load_se
 from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from agentspec.benchmarking.codec import FileCodec
     from agentspec.benchmarking.comparison import ComparisonRow
+    from agentspec.benchmarking.git_history import Edit
     from agentspec.benchmarking.traces import TraceSet
 
 MAX_TRACE_TOKENS = 16_000
@@ -31,6 +32,13 @@ def replay(
     ] = None,
     traces: Annotated[Path | None, typer.Option(help="Read traces from this file.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="Edits taken from the history, newest first.")] = 20,
+    every: Annotated[
+        int, typer.Option(min=1, help="Take one commit in so many, so that the edits reach further back.")
+    ] = 1,
+    message: Annotated[
+        str | None,
+        typer.Option(help="Only commits whose message matches this regular expression.", show_default="all"),
+    ] = None,
     formats: Annotated[
         list[str] | None, typer.Option("--format", help="An edit format; may be repeated.", show_default="all")
     ] = None,
@@ -50,18 +58,18 @@ def replay(
     """Replay recorded edits under greedy verification: tokens per step, without running a model."""
     from rich.progress import Progress
 
-    from agentspec.benchmarking.baselines import BASELINES
     from agentspec.benchmarking.codec import FileCodec
     from agentspec.benchmarking.comparison import compare, contenders
+    from agentspec.benchmarking.git_history import recorded_edits
     from agentspec.benchmarking.peers import installed_peers
     from agentspec.benchmarking.traces import save_traces
 
     if (git is None) == (traces is None):
         raise InvalidRequestError("name either a repository (--git) or a trace file (--traces)")
-    field = contenders(drafters or ["agentspec", *BASELINES, *installed_peers()])
+    field = contenders(drafters or ["agentspec", "suffix", "suffix+repo", *installed_peers()])
     codec = FileCodec.load(tokenizer or _model_folder(model, config))
     if git is not None:
-        source, recorded = git, _from_history(git, limit, formats, codec)
+        source, recorded = git, _from_history(recorded_edits(git, limit, every, message), formats, codec)
     else:
         assert traces is not None
         source, recorded = traces, _from_file(traces, formats, codec)
@@ -87,12 +95,10 @@ def _model_folder(model: str | None, config: Path | None) -> Path:
     return ready_model(load_settings(config, engine={"model": model}))
 
 
-def _from_history(repository: Path, limit: int, formats: Sequence[str] | None, codec: FileCodec) -> TraceSet:
+def _from_history(edits: Iterable[Edit], formats: Sequence[str] | None, codec: FileCodec) -> TraceSet:
     from agentspec.benchmarking.formats import FORMATS
-    from agentspec.benchmarking.git_history import recorded_edits
     from agentspec.benchmarking.traces import TraceSet, build_traces
 
-    edits = recorded_edits(repository, limit)
     return TraceSet(build_traces(edits, codec, formats or list(FORMATS), MAX_TRACE_TOKENS), codec.fingerprint)
 
 
@@ -109,7 +115,7 @@ def _from_file(file: Path, formats: Sequence[str] | None, codec: FileCodec) -> T
 def _print_rows(rows: Sequence[ComparisonRow]) -> None:
     from rich.table import Table
 
-    from agentspec.benchmarking.comparison import HEADINGS
+    from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview
 
     console = output()
     for name, group in groupby(rows, key=lambda row: row.format):
@@ -121,6 +127,20 @@ def _print_rows(rows: Sequence[ComparisonRow]) -> None:
             table.add_column(heading, justify="right")
         for row in members:
             table.add_row(row.drafter, row.setting, *row.figures())
+        console.print(table, "")
+    for nodes in NODE_LIMITS:
+        console.print(f"Most tokens per step with at most {nodes} drafted nodes per step (nodes that it took)")
+        best = overview(rows, nodes)
+        formats = list(dict.fromkeys(row.format for row in rows))
+        table = Table("drafter", box=None, pad_edge=False)
+        for name in formats:
+            table.add_column(name, justify="right")
+        for drafter, of_drafter in best.items():
+            summaries = [of_drafter[name].summary if name in of_drafter else None for name in formats]
+            table.add_row(
+                drafter,
+                *(f"{one.tokens_per_step:.2f} ({one.drafted_per_step:.0f})" if one else "-" for one in summaries),
+            )
         console.print(table, "")
 
 

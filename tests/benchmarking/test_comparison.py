@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from agentspec.benchmarking.baselines import BASELINES
-from agentspec.benchmarking.comparison import CHAIN_LENGTHS, PATH_PROBABILITIES, compare, contenders
+from agentspec.benchmarking.comparison import CHAIN_LENGTHS, DOUBLED_AT, ComparisonRow, compare, contenders, overview
 from agentspec.benchmarking.git_history import recorded_edits
+from agentspec.benchmarking.replay import ReplaySummary
 from agentspec.benchmarking.repository import indexed
 from agentspec.benchmarking.traces import Document, build_traces
 from agentspec.errors import InvalidRequestError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_every_drafter_is_tried_at_every_setting() -> None:
     names = [contender.name for contender in contenders(["agentspec", *BASELINES])]
-    assert names.count("agentspec") == len(PATH_PROBABILITIES)
+    assert names.count("agentspec") == len(DOUBLED_AT)
     assert names.count("none") == 1
     assert names.count("suffix") == len(CHAIN_LENGTHS)
     with pytest.raises(InvalidRequestError, match="psychic"):
@@ -43,6 +44,18 @@ def test_text_that_is_only_in_the_repository_helps_those_who_read_it(
     assert best["none"] == 1.0
     assert best["suffix+repo"] > 3 * best["suffix"]
     assert best["agentspec"] > 3 * best["suffix"]
+
+
+def test_the_overview_keeps_the_best_setting_that_fits() -> None:
+    def row(drafter: str, tokens: float, drafted: float, edits: str = "whole-file") -> ComparisonRow:
+        return ComparisonRow(edits, drafter, f"{drafted}", ReplaySummary(1, 10, tokens, drafted, 0.0, 0.0, 0.0))
+
+    rows = [row("a", 2, 4), row("a", 3, 8), row("a", 2.5, 9), row("a", 9, 17), row("b", 5, 30), row("a", 4, 1, "diff")]
+    best = overview(rows, 16)
+    assert {drafter: {name: one.setting for name, one in found.items()} for drafter, found in best.items()} == {
+        "a": {"whole-file": "8", "diff": "1"},
+        "b": {},
+    }
 
 
 def test_an_index_holds_what_the_documents_say() -> None:

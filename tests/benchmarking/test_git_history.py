@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -60,6 +60,20 @@ def test_newest_first_up_to_the_limit(repository: ScratchRepository) -> None:
     for number in range(1, 5):
         repository.commit(f"edit {number}", main_py=f"{number}\n")
     assert [edit.subject for edit in recorded_edits(repository.root, 2)] == ["edit 4", "edit 3"]
+
+
+def test_edits_are_spread_and_chosen_by_their_message(repository: ScratchRepository) -> None:
+    repository.commit("start", main_py="0\n")
+    for number in range(1, 7):
+        author = "\n\nCo-Authored-By: Somebot" if number in (2, 5) else ""
+        repository.commit(f"edit {number}{author}", main_py=f"{number}\n")
+
+    def subjects(**chosen: Any) -> list[str]:
+        return [edit.subject for edit in recorded_edits(repository.root, 9, **chosen)]
+
+    assert subjects(every=3) == ["edit 6", "edit 3"]
+    assert subjects(message="co-authored-by: (some|any)bot") == ["edit 5", "edit 2"]
+    assert subjects(message="co-authored-by: nobody") == []
 
 
 def test_a_sweeping_commit_gives_a_few_edits(repository: ScratchRepository) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.benchmarking.baselines import BASELINES
 from agentspec.benchmarking.comparison import contenders
 from agentspec.benchmarking.peers import PEERS, ArcticSuffixDecoding, installed_peers
 from agentspec.benchmarking.replay import replay
@@ -28,13 +27,23 @@ def ints(*values: int) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(0, 3), min_size=4, max_size=30), st.lists(st.integers(0, 3), min_size=1, max_size=30))
-def test_prompt_lookup_of_transformers_is_what_ours_is(prompt: list[int], output: list[int]) -> None:
-    request, budget = DraftRequest(ints(*prompt)), Budget(max_nodes=5)
-    theirs = replay(PEERS["transformers"][1](), request, ints(*output), budget)
-    ours = replay(BASELINES["prompt-lookup"], request, ints(*output), budget)
-    assert (theirs.steps, theirs.drafted) == (ours.steps, ours.drafted)
+def naive_lookup(context: list[int], count: int) -> list[int]:
+    """What followed the earliest occurrence of the last three, else two, else one token."""
+    for length in (3, 2, 1):
+        needle = context[-length:]
+        for end in range(length, len(context)):
+            if len(needle) == length and context[end - length : end] == needle:
+                return context[end : end + count]
+    return []
+
+
+@settings(deadline=None, max_examples=50)
+@given(context=st.lists(st.integers(0, 2), min_size=2, max_size=25), split=st.integers(1, 25), count=st.integers(1, 6))
+def test_prompt_lookup_follows_the_published_rule(context: list[int], split: int, count: int) -> None:
+    session = PEERS["prompt-lookup"][1]().begin(DraftRequest(ints(*context[:split])))
+    for token in context[split:]:
+        session.commit(ints(token))
+    assert session.propose(Budget(max_nodes=count)).tokens.tolist() == naive_lookup(context, count)
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +65,7 @@ def test_a_peer_keeps_the_contract_and_forgets_what_earlier_requests_said(name: 
         first = replay(drafter, request, output, Budget(max_nodes=8, max_depth=8))
         again = replay(drafter, request, output, Budget(max_nodes=8, max_depth=8))
     assert (first.steps, first.drafted) == (again.steps, again.drafted)
-    assert (first.steps < len(output) - 15) == (name != "transformers"), "who is given the repository drafts from it"
+    assert (first.steps < len(output) - 15) == (name != "prompt-lookup"), "who is given the repository drafts from it"
 
 
 def test_arctic_is_given_every_document_once_for_each_repository(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,10 +192,13 @@ void Pooler::rank(const Totals& all, const Sources& sources, const Situation& si
   describe_node(all, sources, situation, node, row);
   const Ranker::Hidden of_node = ranker_.node_part(row);
   const float whole = all.weight + all.none;
-  float sum = 0;
+  const auto least = features ? 0.0f : node.least_probability * whole / kLargestLift;
+  float sum = 0, light = 0;  // light: most that those may have which are not ranked
+  for (const Proposal& p : proposals_) light += p.weight < least ? kLargestLift * p.weight / whole : 0.0f;
   for (std::size_t i = 0; i < proposals_.size(); ++i) {
-    Proposal& p = proposals_[i];
-    if (!features && kLargestLift * p.weight < node.least_probability * whole) continue;
+    Proposal& p = proposals_[i];  // heavier ones come first
+    // Light ones are ranked too where the sum may exceed 1: a probability must not depend on the budget.
+    if (p.weight < least && sum + light <= 1) break;
     const float best_other = i > 0 ? proposals_[0].weight : proposals_.size() > 1 ? proposals_[1].weight : 0.0f;
     describe_token(p, all, best_other, sources, situation.notes, node.last, row);
     if (features) features->push_back(row);

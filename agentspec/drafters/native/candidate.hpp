@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -71,14 +73,28 @@ struct Candidate {
   float weight;            // unnormalised probability, given by the ranker
 };
 
-// Number of tokens before `position` that equal the end of `context`, at most kMaxMatch.
-inline int match_length(const Text& text, std::int64_t position, std::span<const Token> context) {
+// The two tokens before `end`, the last one in the higher half.
+inline std::uint64_t last_two(const Token* end) {
+  static_assert(std::endian::native == std::endian::little);
+  std::uint64_t pair;
+  std::memcpy(&pair, end - 2, sizeof(pair));
+  return pair;
+}
+
+// How many tokens before `left` equal those before `right`, at most `limit`; `known` of them are known to.
+inline int common_suffix(const Token* left, const Token* right, std::int64_t limit, int known = 0) {
+  int length = known;
+  for (; length + 2 <= limit; length += 2) {
+    const std::uint64_t differences = last_two(left - length) ^ last_two(right - length);
+    if (differences != 0) return length + std::countl_zero(differences) / 32;
+  }
+  return length < limit && left[-1 - length] == right[-1 - length] ? length + 1 : length;
+}
+
+// Number of tokens before `position` that equal the end of `context`, at most kMaxMatch; `known` of them are known to.
+inline int match_length(const Text& text, std::int64_t position, std::span<const Token> context, int known = 0) {
   const std::int64_t limit = std::min<std::int64_t>({position, static_cast<std::int64_t>(context.size()), kMaxMatch});
-  const Token* left = text.tokens + position;
-  const Token* right = context.data() + context.size();
-  int length = 0;
-  while (length < limit && left[-1 - length] == right[-1 - length]) ++length;
-  return length;
+  return common_suffix(text.tokens + position, context.data() + context.size(), limit, known);
 }
 
 inline constexpr int kRecencies = 5;

@@ -190,7 +190,8 @@ void Pooler::rank(const Totals& all, const Sources& sources, const Situation& si
                   std::vector<Features>* features) {
   Features row;
   describe_node(all, sources, situation, node, row);
-  const Ranker::Hidden of_node = ranker_.node_part(row);
+  alignas(64) Ranker::Hidden of_node;
+  ranker_.node_part(row, of_node);
   const float whole = all.weight + all.none;
   const auto least = features ? 0.0f : node.least_probability * whole / kLargestLift;
   float sum = 0, light = 0;  // light: most that those may have which are not ranked

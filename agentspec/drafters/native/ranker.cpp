@@ -1,106 +1,128 @@
 #include "ranker.hpp"
 
+#include <cmath>
 #include <cstring>
 
-// Compiled for wider registers too where the loader can choose among versions of a function.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define AGENTSPEC_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define AGENTSPEC_WIDE
+// Compiled for wider registers too, which are used where the processor has them.
+#if defined(__x86_64__)
+#define AGENTSPEC_AVX2 __attribute__((target("avx2,fma")))
 #endif
+
+// Vectors never leave inlined functions, so how they would be passed does not matter.
+#pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace agentspec {
 namespace {
 
-template <class Table>
-Table exponentials(Table table) {
-  for (auto& row : table) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(row)>, float>) {
-      row = std::exp(row);
-    } else {
-      for (float& value : row) value = std::exp(value);
-    }
+// `kLanes` hidden units side by side in one register.
+template <int kLanes>
+struct Register {
+  using Lanes [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+};
+
+template <int kLanes>
+using Lanes = typename Register<kLanes>::Lanes;
+
+template <int kLanes>
+[[gnu::always_inline]] inline float sum(const Lanes<kLanes>& lanes) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    Lanes<kLanes / 2> low, high;
+    std::memcpy(&low, &lanes, sizeof(low));
+    std::memcpy(&high, reinterpret_cast<const char*>(&lanes) + sizeof(low), sizeof(high));
+    return sum<kLanes / 2>(low + high);
   }
-  return table;
 }
 
-// Sixteen hidden units side by side, whatever the width of the machine's registers.
-using Units = float __attribute__((vector_size(64)));
-constexpr int kUnits = sizeof(Units) / sizeof(float);
-static_assert(kHidden == 2 * kUnits);
+// The hidden layer on registers of `kLanes` units.
+template <int kLanes>
+struct Layer {
+  static constexpr int kRegisters = kHidden / kLanes;
+  using Units = std::array<Lanes<kLanes>, kRegisters>;
 
-[[gnu::always_inline]] inline Units load(const float* values) {
-  Units units;
-  std::memcpy(&units, values, sizeof(units));
-  return units;
-}
+  [[gnu::always_inline]] static Lanes<kLanes> load(const Ranker::Hidden& values, int index) {
+    Lanes<kLanes> lanes;
+    std::memcpy(&lanes, values.data() + index * kLanes, sizeof(lanes));
+    return lanes;
+  }
 
-struct HiddenUnits {
-  Units low, high;
+  [[gnu::always_inline]] static void add(float feature, const Ranker::Hidden& weights, Units& units) {
+    for (int i = 0; i < kRegisters; ++i) units[i] += feature * load(weights, i);
+  }
 
-  [[gnu::always_inline]] void add(float feature, const std::array<float, kHidden>& weights) {
-    low += feature * load(weights.data());
-    high += feature * load(weights.data() + kUnits);
+  // Adds what features [kFirst, kLast) contribute. Zeros are multiplied too: to skip them costs mispredicted branches.
+  // Every second feature adds up separately, so that additions do not wait for each other.
+  template <int kFirst, int kLast>
+  [[gnu::always_inline]] static void add(const RankerWeights& weights, const Features& features, Units& units) {
+    Units other{};
+    for (int i = kFirst; i + 1 < kLast; i += 2) {
+      add(features[i], weights.hidden[i], units);
+      add(features[i + 1], weights.hidden[i + 1], other);
+    }
+    if constexpr ((kLast - kFirst) % 2 == 1) add(features[kLast - 1], weights.hidden[kLast - 1], units);
+    for (int i = 0; i < kRegisters; ++i) units[i] += other[i];
+  }
+
+  [[gnu::always_inline]] static void node_part(const RankerWeights& weights, const Features& features,
+                                               Ranker::Hidden& hidden) {
+    Units units;
+    for (int i = 0; i < kRegisters; ++i) units[i] = load(weights.hidden_bias, i);
+    add<0, kNodeFeatures>(weights, features, units);
+    for (int i = 0; i < kRegisters; ++i) std::memcpy(hidden.data() + i * kLanes, &units[i], sizeof(units[i]));
+  }
+
+  [[gnu::always_inline]] static float log_odds(const RankerWeights& weights, const Ranker::Hidden& node_part,
+                                               const Features& features) {
+    Units units;
+    for (int i = 0; i < kRegisters; ++i) units[i] = load(node_part, i);
+    add<kNodeFeatures, kFeatures>(weights, features, units);
+    const Lanes<kLanes> zero{};
+    Lanes<kLanes> total{};
+    for (int i = 0; i < kRegisters; ++i) total += (units[i] > zero ? units[i] : zero) * load(weights.output, i);
+    return weights.output_bias + sum<kLanes>(total);
   }
 };
 
-// What features [kFirst, kLast) add to the hidden units. Zeros are multiplied too: to skip them costs mispredicted
-// branches. Every second feature adds up separately, so that additions do not wait for each other.
-template <int kFirst, int kLast>
-[[gnu::always_inline]] inline HiddenUnits sum_features(const RankerWeights& weights, const Features& features) {
-  HiddenUnits one{}, other{};
-  for (int i = kFirst; i + 1 < kLast; i += 2) {
-    one.add(features[i], weights.hidden[i]);
-    other.add(features[i + 1], weights.hidden[i + 1]);
-  }
-  if constexpr ((kLast - kFirst) % 2 == 1) one.add(features[kLast - 1], weights.hidden[kLast - 1]);
-  return {one.low + other.low, one.high + other.high};
+void node_part(const RankerWeights& weights, const Features& features, Ranker::Hidden& hidden) {
+  Layer<4>::node_part(weights, features, hidden);
 }
-
-[[gnu::always_inline]] inline float sum_lanes(Units units) {
-  std::array<float, kUnits> lanes;
-  std::memcpy(lanes.data(), &units, sizeof(units));
-  for (int width = kUnits / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
+float log_odds(const RankerWeights& weights, const Ranker::Hidden& node_part, const Features& features) {
+  return Layer<4>::log_odds(weights, node_part, features);
 }
-
-AGENTSPEC_WIDE void node_units(const RankerWeights& weights, const Features& features, Ranker::Hidden& hidden) {
-  const HiddenUnits sum = sum_features<0, kNodeFeatures>(weights, features);
-  const Units low = sum.low + load(weights.hidden_bias.data());
-  const Units high = sum.high + load(weights.hidden_bias.data() + kUnits);
-  std::memcpy(hidden.data(), &low, sizeof(low));
-  std::memcpy(hidden.data() + kUnits, &high, sizeof(high));
+#ifdef AGENTSPEC_AVX2
+AGENTSPEC_AVX2 void node_part_avx2(const RankerWeights& weights, const Features& features, Ranker::Hidden& hidden) {
+  Layer<8>::node_part(weights, features, hidden);
 }
-
-AGENTSPEC_WIDE float output_unit(const RankerWeights& weights, const Ranker::Hidden& node_part,
-                                 const Features& features) {
-  const HiddenUnits sum = sum_features<kNodeFeatures, kFeatures>(weights, features);
-  const Units low = sum.low + load(node_part.data());
-  const Units high = sum.high + load(node_part.data() + kUnits);
-  const Units zero{};
-  return weights.output_bias + sum_lanes((low > zero ? low : zero) * load(weights.output.data()) +
-                                         (high > zero ? high : zero) * load(weights.output.data() + kUnits));
+AGENTSPEC_AVX2 float log_odds_avx2(const RankerWeights& weights, const Ranker::Hidden& node_part,
+                                   const Features& features) {
+  return Layer<8>::log_odds(weights, node_part, features);
 }
+#endif
 
 }  // namespace
 
 Ranker::Ranker(const RankerWeights& weights)
-    : weights_(weights),
-      origin_match_(exponentials(weights.origin_match)),
-      relation_match_(exponentials(weights.relation_match)),
-      recency_(exponentials(weights.recency)),
-      none_(exponentials(weights.none)) {}
-
-Ranker::Hidden Ranker::node_part(const Features& features) const {
-  Hidden hidden;
-  node_units(weights_, features, hidden);
-  return hidden;
-}
-
-float Ranker::log_odds(const Hidden& node_part, const Features& features) const {
-  return output_unit(weights_, node_part, features);
+    : weights_(weights), node_part_(&agentspec::node_part), log_odds_(&agentspec::log_odds) {
+  for (int bucket = 0; bucket < kMatchBuckets; ++bucket) {
+    none_[bucket] = std::exp(weights.none[bucket]);
+    for (int origin = 0; origin < kOrigins; ++origin) {
+      const auto ranked = static_cast<std::size_t>(ranked_as(static_cast<Origin>(origin)));
+      for (int relation = 0; relation < kRelations; ++relation) {
+        for (int recency = 0; recency < kRecencies; ++recency) {
+          weights_of_candidates_[origin][relation][recency][bucket] =
+              std::exp(weights.origin_match[ranked][bucket]) * std::exp(weights.relation_match[relation][bucket]) *
+              std::exp(weights.recency[ranked][recency]);
+        }
+      }
+    }
+  }
+#ifdef AGENTSPEC_AVX2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    node_part_ = &node_part_avx2;
+    log_odds_ = &log_odds_avx2;
+  }
+#endif
 }
 
 }  // namespace agentspec

@@ -26,8 +26,13 @@ class RepositoryText {
             std::vector<Candidate>& found) const;
 
  private:
-  // Index into the order of the first position whose left context does not sort before `context`.
-  std::int64_t insertion_point(std::span<const Token> context) const;
+  struct Insertion {
+    std::int64_t point = 0;  // index into the order of the first position whose left context does not sort before
+    int match_below;         // tokens shared by the position before `point`; -1: there is none
+    int match_above;         // tokens shared by the position at `point`; -1: there is none
+  };
+
+  Insertion insertion_point(std::span<const Token> context) const;
   bool is_live(std::int64_t position) const;
 
   std::shared_ptr<const Segment> segment_;

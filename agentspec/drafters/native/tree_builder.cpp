@@ -135,14 +135,10 @@ void TreeBuilder::look_after(std::int32_t node, const Sources& sources, const Si
   pooler_.pool(candidates_, sources, situation, {last, depth, zone, least}, grouped_, features);
 }
 
-void TreeBuilder::push(Node node) {
-  node.rank = rank_of(node.path_probability, node.depth);
-  const auto ranks_below = [&](std::int32_t a, std::int32_t b) {
-    return nodes_[a].rank != nodes_[b].rank ? nodes_[a].rank < nodes_[b].rank : a > b;
-  };
+void TreeBuilder::push(const Node& node) {
+  heap_.push_back({rank_of(node.path_probability, node.depth), static_cast<std::int32_t>(nodes_.size())});
+  std::push_heap(heap_.begin(), heap_.end());
   nodes_.push_back(node);
-  heap_.push_back(static_cast<std::int32_t>(nodes_.size() - 1));
-  std::push_heap(heap_.begin(), heap_.end(), ranks_below);
 }
 
 void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra) {
@@ -155,7 +151,7 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
   for (const Proposal& p : pooler_.proposals()) {
     Node child{.token = p.token, .parent = node, .extra = kRoot, .depth = depth, .first = p.first, .count = p.count,
-               .probability = p.probability, .path_probability = 0, .rank = 0, .source = main_source(p)};
+               .probability = p.probability, .path_probability = 0, .source = main_source(p)};
     for (std::size_t i = 0; i < unmatched.size(); ++i) {
       if (extra.tokens[unmatched[i]] != p.token) continue;
       child.extra = unmatched[i];
@@ -172,7 +168,7 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   }
   for (const std::int32_t i : unmatched) {
     const Node child{.token = extra.tokens[i], .parent = node, .extra = i, .depth = depth, .first = 0, .count = 0,
-                     .probability = extra.prob[i], .path_probability = path * extra.prob[i], .rank = 0,
+                     .probability = extra.prob[i], .path_probability = path * extra.prob[i],
                      .source = static_cast<Source>(extra.source[i])};
     if (child.path_probability >= bounds.min_path_prob) push(child);
   }
@@ -195,9 +191,6 @@ std::size_t TreeBuilder::best_size(std::span<const float> cost) const {
 
 const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situation, const BudgetBounds& bounds,
                                    const ExtraTree& extra) {
-  const auto ranks_below = [&](std::int32_t a, std::int32_t b) {
-    return nodes_[a].rank != nodes_[b].rank ? nodes_[a].rank < nodes_[b].rank : a > b;
-  };
   extra_children_.assign(extra.tokens.size() + 1, {});
   for (std::size_t i = 0; i < extra.tokens.size(); ++i) {
     extra_children_[static_cast<std::size_t>(extra.parents[i] + 1)].push_back(static_cast<std::int32_t>(i));
@@ -213,9 +206,9 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
   while (!heap_.empty() && chosen_.size() < most) {
     // Later nodes rank no higher than this one. Where it cannot pay for the cheapest of them, none can.
     if (costs) least_rank = least_rank_that_pays(least_increment_[chosen_.size()]);
-    if (costs && nodes_[heap_.front()].rank <= least_rank) break;
-    std::pop_heap(heap_.begin(), heap_.end(), ranks_below);
-    const std::int32_t node = heap_.back();
+    if (costs && heap_.front().rank <= least_rank) break;
+    std::pop_heap(heap_.begin(), heap_.end());
+    const std::int32_t node = heap_.back().node;
     heap_.pop_back();
     place_.resize(nodes_.size(), -1);
     place_[node] = static_cast<std::int32_t>(chosen_.size());
@@ -275,7 +268,7 @@ void TreeBuilder::follow(const Sources& sources, const Situation& situation, std
     }
     if (!hit) return;
     nodes_.push_back({.token = truth, .parent = node, .extra = kRoot, .depth = depth + 1, .first = hit->first,
-                      .count = hit->count, .probability = hit->probability, .path_probability = 0, .rank = 0,
+                      .count = hit->count, .probability = hit->probability, .path_probability = 0,
                       .source = Source::kRequest});
     node = static_cast<std::int32_t>(nodes_.size() - 1);
   }

@@ -74,9 +74,18 @@ class TreeBuilder {
     std::uint32_t first, count;  // the candidates that propose it, in grouped_
     float probability;           // given its parent
     float path_probability;
-    float rank;                  // nodes enter the tree by decreasing rank, see `rank_of` in the source
     Source source;
     Zone zone = Zone::kNone;     // after it; set when it is looked after
+  };
+
+  // A node in the heap: the highest rank comes first, of equal ones the node that entered first.
+  struct Waiting {
+    float rank;
+    std::int32_t node;
+
+    bool operator<(const Waiting& other) const {
+      return rank != other.rank ? rank < other.rank : node > other.node;
+    }
   };
 
   void start(const Sources& sources, const Situation& situation);
@@ -84,15 +93,16 @@ class TreeBuilder {
   void look_after(std::int32_t node, const Sources& sources, const Situation& situation, float min_path_prob,
                   std::vector<Features>* features = nullptr);
   void push_children(std::int32_t node, const BudgetBounds& bounds, const ExtraTree& extra);
-  void push(Node node);
+  // The node may be chosen from now on.
+  void push(const Node& node);
   // How many of the chosen nodes save most in all.
   std::size_t best_size(std::span<const float> cost) const;
   std::span<const Token> context_of(std::int32_t node, const Sources& sources);
 
   Pooler pooler_;
   int lookups_left_ = 0;
-  std::vector<Node> nodes_;               // every node that entered the heap
-  std::vector<std::int32_t> heap_;        // indices into nodes_
+  std::vector<Node> nodes_;               // every node that entered the heap; by decreasing rank they enter the tree
+  std::vector<Waiting> heap_;             // nodes that may be chosen next
   std::vector<std::int32_t> chosen_;      // nodes of the tree, in the order of the tree
   std::vector<std::int32_t> place_;       // by index into nodes_: the node's index in the tree
   std::vector<Candidate> candidates_;     // at the node that is being looked after

@@ -81,6 +81,8 @@ def chat_edits(folder: Path, name: str, count: int) -> Iterator[dict[str, Any]]:
     for version in versions:
         for instruction, reply, applied, commit in replies(git(folder, "show", f"{version}:{CHAT_FILE}") or ""):
             parent = f"{commit}^"
+            if int(git(folder, "cat-file", "-s", f"{parent}:{CHAT_FILE}") or MAX_FILE_BYTES) < MAX_FILE_BYTES:
+                continue  # the chat would be part of the repository, with this reply or others like it
             files = [(path, git(folder, "show", f"{parent}:{path}")) for path in applied]
             present = [(path, text) for path, text in files if text and len(text) <= MAX_FILE_BYTES]
             searched = _SEARCHED.search(reply)
@@ -101,7 +103,7 @@ def chat_edits(folder: Path, name: str, count: int) -> Iterator[dict[str, Any]]:
 
 def replies(chat: str) -> Iterator[tuple[str, str, list[str], str]]:
     """Of every applied reply with SEARCH/REPLACE blocks: instruction, text, its files' paths, the commit made of it."""
-    for turn in re.split(r"\n(?=#### )", chat)[1:]:
+    for turn in re.split(r"\n\s*\n(?=#### )", chat)[1:]:
         lines = turn.split("\n")
         instruction = [line.removeprefix("####").strip() for line in takewhile(lambda line: line[:4] == "####", lines)]
         pieces = re.split(r"\n((?:> .*\n+)+)", "\n".join(lines[len(instruction) :]) + "\n")

@@ -63,6 +63,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[Setting]]]) -> ElementTree.E
         {
             "viewBox": f"0 0 {width} {height}",
             "width": str(width),
+            "height": str(height),
             "class": "tradeoff",
             "role": "img",
             "xmlns": "http://www.w3.org/2000/svg",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from agentspec.benchmarking.editing import StoredRepositories, summarise_mode
 from agentspec.benchmarking.measure import measure
 from agentspec.benchmarking.prompt_lookup import PromptLookupDrafter
+from agentspec.benchmarking.repetition import cut_loops
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.engines.local.engine import LocalEngine
@@ -55,6 +56,8 @@ async def run_modes(
 ) -> dict[str, ByMode]:
     """Run all tasks in all modes. Modes take turns on every request, so that drift of the machine favours none.
 
+    Answers end where the model begins to repeat itself.
+
     Args:
         target: loaded once, for all modes.
         settings: without retained prefixes, or later modes find the prompt in the cache.
@@ -76,6 +79,7 @@ async def run_modes(
             stack.push_async_callback(engine.stop)
             engines[mode] = engine
         order = list(modes)
+        tasks = await cut_loops(engines[order[-1]], tasks, repository)
         for kind in dict.fromkeys(task.kind for task in tasks):
             measured[kind] = {mode: [] for mode in order}
         # The first task runs twice; its first round warms everything up and is not counted.

@@ -49,6 +49,8 @@ def edit(
 ) -> None:
     """Run editing requests with speculation off and on, one after the other, and compare time and text.
 
+    Answers end where the model begins to repeat itself: small models loop, and loops are easy to draft.
+
     With --sources every kind of draft runs by itself too. Exits with 1 when a request fails or a text differs.
     """
     from agentspec.benchmarking.tasks import KINDS
@@ -94,6 +96,7 @@ async def _run(settings: Settings, model: Path, repository: str, tasks: Sequence
     from rich.progress import Progress
 
     from agentspec.benchmarking.editing import run_pair
+    from agentspec.benchmarking.repetition import cut_loops
     from agentspec.cli.session import running_engine
 
     console = messages()
@@ -101,6 +104,7 @@ async def _run(settings: Settings, model: Path, repository: str, tasks: Sequence
     async with running_engine(settings, model) as engine:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("editing", total=len(tasks))
+            tasks = await cut_loops(engine, tasks, repository)
             # The first pair warms caches, threads and allocators up; it is run again and counted then.
             await run_pair(engine, tasks[0], repository, drafted_first=False)
             for number, task in enumerate(tasks):

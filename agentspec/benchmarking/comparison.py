@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agentspec.benchmarking.baselines import BASELINES
+from agentspec.benchmarking.formats import FORMATS
 from agentspec.benchmarking.peers import PEERS, installed_peers
 from agentspec.benchmarking.replay import ReplayResult, ReplaySummary, replay, summarise
 from agentspec.benchmarking.repository import indexed
@@ -134,7 +135,7 @@ def compare(
         progress: called after each trace.
 
     Returns:
-        Rows by format in order of appearance, then by contender.
+        Rows by format in the order of `FORMATS`, then by contender.
     """
     results: dict[tuple[str, int], list[ReplayResult]] = {}
     vocabulary_size = 1 + max((int(stream.max(initial=0)) for trace in traces for stream in _streams(trace)), default=0)
@@ -149,8 +150,17 @@ def compare(
                 progress()
     return [
         ComparisonRow(name, field[number].name, field[number].setting, summarise(pooled))
-        for (name, number), pooled in results.items()
+        for name in dict.fromkeys((*FORMATS, *(trace.format for trace in traces)))
+        for number in range(len(field))
+        if (pooled := results.get((name, number)))
     ]
+
+
+def overview_heading(nodes: int) -> str:
+    """What stands over the `overview` of settings with at most `nodes` drafted nodes per step."""
+    return (
+        f"Most tokens per step with at most {nodes} drafted nodes per step (nodes taken; -: takes more at any setting)"
+    )
 
 
 def overview(rows: Sequence[ComparisonRow], nodes: float) -> dict[str, dict[str, ComparisonRow]]:

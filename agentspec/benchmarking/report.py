@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview
+from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview, overview_heading
 from agentspec.benchmarking.tradeoff_plot import Setting, draw
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _overview(rows: Sequence[ComparisonRow], nodes: int) -> str:
     for drafter, of_drafter in best.items():
         cells = "".join(_best_cell(of_drafter.get(name), most.get(name)) for name in formats)
         lines.append(f"<tr><td>{escape(drafter)}</td>{cells}</tr>")
-    caption = f"Most tokens per step with at most {nodes} drafted nodes per step (nodes that it took)"
-    return f'<div class="wide"><table><caption>{caption}</caption>{"".join(lines)}</table></div>'
+    caption = f"<caption>{escape(overview_heading(nodes))}</caption>"
+    return f'<div class="wide"><table>{caption}{"".join(lines)}</table></div>'
 
 
 def _best_cell(row: ComparisonRow | None, most: float | None) -> str:

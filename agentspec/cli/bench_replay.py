@@ -115,7 +115,7 @@ def _from_file(file: Path, formats: Sequence[str] | None, codec: FileCodec) -> T
 def _print_rows(rows: Sequence[ComparisonRow]) -> None:
     from rich.table import Table
 
-    from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview
+    from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview, overview_heading
 
     console = output()
     for name, group in groupby(rows, key=lambda row: row.format):
@@ -129,7 +129,7 @@ def _print_rows(rows: Sequence[ComparisonRow]) -> None:
             table.add_row(row.drafter, row.setting, *row.figures())
         console.print(table, "")
     for nodes in NODE_LIMITS:
-        console.print(f"Most tokens per step with at most {nodes} drafted nodes per step (nodes that it took)")
+        console.print(overview_heading(nodes))
         best = overview(rows, nodes)
         formats = list(dict.fromkeys(row.format for row in rows))
         table = Table("drafter", box=None, pad_edge=False)

@@ -46,6 +46,16 @@ def test_text_that_is_only_in_the_repository_helps_those_who_read_it(
     assert best["agentspec"] > 3 * best["suffix"]
 
 
+def test_formats_come_in_their_usual_order(repository: ScratchRepository, codec: ByteCodec) -> None:
+    repository.commit("start", main_py="a = 1\n")
+    repository.commit("edit", main_py="a = 2\n")
+    edits = recorded_edits(repository.root, 1)
+    traces = build_traces(edits, codec, ["agent-json", "whole-file"], max_tokens=10_000)
+    rows = compare(traces, contenders(["none", "suffix"]))
+    assert list(dict.fromkeys(row.format for row in rows)) == ["whole-file", "agent-json"]
+    assert [row.drafter for row in rows[:2]] == ["none", "suffix"]
+
+
 def test_the_overview_keeps_the_best_setting_that_fits() -> None:
     def row(drafter: str, tokens: float, drafted: float, edits: str = "whole-file") -> ComparisonRow:
         return ComparisonRow(edits, drafter, f"{drafted}", ReplaySummary(1, 10, tokens, drafted, 0.0, 0.0, 0.0))

@@ -66,6 +66,9 @@ def replay(
 
     if (git is None) == (traces is None):
         raise InvalidRequestError("name either a repository (--git) or a trace file (--traces)")
+    for file in (save, report):
+        if file and (file.is_dir() or not file.absolute().parent.is_dir()):
+            raise InvalidRequestError(f"{file} cannot be written: name a file in a folder that exists")
     field = contenders(drafters or ["agentspec", "suffix", "suffix+repo", *installed_peers()])
     codec = FileCodec.load(tokenizer or _model_folder(model, config))
     if git is not None:
@@ -74,7 +77,8 @@ def replay(
         assert traces is not None
         source, recorded = traces, _from_file(traces, formats, codec)
     if not recorded.traces:
-        raise InvalidRequestError("there are no edits to replay: the history modifies no source file that fits")
+        commits = f"no commit that matches {message!r}" if message else "no commit"
+        raise InvalidRequestError(f"there are no edits to replay: {commits} modifies a source file that fits")
     if save:
         save_traces(save, recorded)
     console = messages()

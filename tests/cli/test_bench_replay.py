@@ -100,6 +100,9 @@ def test_what_cannot_be_replayed_is_said(
         (("--traces", tmp_path / "none.npz"), "does not exist"),
         (("--git", repository.root, "--drafter", "oracle"), "unknown drafter 'oracle'"),
         (("--git", repository.root, "--format", "haiku"), "unknown edit format 'haiku'"),
+        (("--git", repository.root, "--message", "no such words"), "no commit that matches 'no such words'"),
+        (("--git", repository.root, "--save", tmp_path), "cannot be written"),
+        (("--git", repository.root, "--report", tmp_path / "nowhere" / "page.html"), "folder that exists"),
     ]:
         result = agentspec("bench", "replay", "--tokenizer", model, *arguments)
         assert result.exit_code == 2, arguments

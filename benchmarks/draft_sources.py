@@ -2,7 +2,7 @@
 
     python benchmarks/draft_sources.py --repository . --prompts 40 --plot docs/images/acceptance.svg
 
-Speed is `agentspec bench edit --sources`; this looks inside the trees. Texts that differ end the run with 1.
+Speed is `agentspec bench edit --sources`, other machines are `draft_simulation.py`; this looks inside the trees. Texts that differ end the run with 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,14 +111,6 @@ class ObservedDrafter:
         return ObservedSession(self._drafter.begin(request), self.observed)
 
 
-class FreeRows:
-    """A cost curve that makes drafted tokens free, for tokens per step as a machine with room to spare would see."""
-
-    def seconds(self, rows: int, context: int) -> float:  # noqa: ARG002
-        """Much longer than any drafter takes."""
-        return 1.0
-
-
 def report(observed: dict[str, Observed]) -> None:
     """Print what `draw` shows."""
     header = " | ".join(str(position + 1) for position in range(POSITIONS))
@@ -167,7 +158,6 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--head", help="a folder; default: the head shipped for the model, if any")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--free-rows", action="store_true", help="as if verifying drafted tokens cost nothing")
     parser.add_argument("--plot", type=Path, help="SVG to write")
     arguments = parser.parse_args()
     settings = Settings.load(
@@ -184,8 +174,6 @@ def main() -> int:
     store = IndexStore(index_repository(settings, arguments.repository).store)
     tasks = editing_tasks(store.current(), FileCodec.load(folder), arguments.kind or list(KINDS), arguments.prompts)
     target = load_target(settings)
-    if arguments.free_rows:
-        target = replace(target, cost=FreeRows())
     modes = {mode: ObservedDrafter(drafter) for mode, drafter in draft_modes(target).items()}
     rows = mode_rows(
         asyncio.run(run_modes(target, settings, modes, tasks, repository=str(arguments.repository.resolve())))

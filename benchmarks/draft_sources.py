@@ -2,7 +2,8 @@
 
     python benchmarks/draft_sources.py --repository . --prompts 40 --plot docs/images/acceptance.svg
 
-Speed is `agentspec bench edit --sources`, other machines are `draft_simulation.py`; this looks inside the trees. Texts that differ end the run with 1.
+Speed is `agentspec bench edit --sources`, other machines are `draft_simulation.py`; this looks inside the trees.
+Texts that differ end the run with 1.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agentspec.api.edits.lines import split_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 CONTEXT_LINES = 3
 """Unchanged lines around each change."""
@@ -21,7 +21,7 @@ CONTEXT_LINES = 3
 SETTLED_LINES = 2 * CONTEXT_LINES + 2
 """Unchanged lines in a row after which a change is over: room for the context behind it and before the next one."""
 
-Opcode = tuple[str, int, int, int, int]
+Opcode = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 """As `difflib.SequenceMatcher` has them: kind, start and end in the old lines, start and end in the new ones."""
 
 
@@ -82,9 +82,9 @@ class DiffStream:
             codes = [*SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes()]
         if equal:
             codes.append(("equal", len(old), len(old) + equal, len(new), len(new) + equal))
-        return "".join(self._hunk(group) for group in _groups(_joined(codes)))
+        return "".join(self._hunk(group) for group in _Changes(codes).get_grouped_opcodes(CONTEXT_LINES))
 
-    def _hunk(self, group: Sequence[Opcode]) -> str:
+    def _hunk(self, group: Sequence[tuple[str, int, int, int, int]]) -> str:
         header = "" if self._begun else f"--- a/{self._path}\n+++ b/{self._path}\n"
         self._begun = True
         first, last = group[0], group[-1]
@@ -102,35 +102,21 @@ class DiffStream:
         return f"{header}@@ -{old_range} +{new_range} @@\n{body}"
 
 
-def _joined(codes: Sequence[Opcode]) -> list[Opcode]:
-    """Neighbouring equal runs in one."""
-    joined: list[Opcode] = []
-    for code in codes:
-        if joined and joined[-1][0] == code[0] == "equal":
-            joined[-1] = ("equal", joined[-1][1], code[2], joined[-1][3], code[4])
-        else:
-            joined.append(code)
-    return joined
+class _Changes(SequenceMatcher[str]):
+    """Changes that were found already, for difflib to group."""
 
+    def __init__(self, codes: Sequence[Opcode]) -> None:
+        super().__init__(autojunk=False)
+        self._codes: list[Opcode] = []
+        for code in codes:
+            if self._codes and self._codes[-1][0] == code[0] == "equal":
+                self._codes[-1] = ("equal", self._codes[-1][1], code[2], self._codes[-1][3], code[4])
+            else:
+                self._codes.append(code)
 
-def _groups(codes: Sequence[Opcode]) -> Iterator[list[Opcode]]:
-    """Changes with the context around them; those whose contexts touch are in one group."""
-    group: list[Opcode] = []
-    for position, (kind, old_start, old_end, new_start, new_end) in enumerate(codes):
-        length = old_end - old_start
-        if kind != "equal":
-            group.append((kind, old_start, old_end, new_start, new_end))
-        elif group and (length > 2 * CONTEXT_LINES or position == len(codes) - 1):
-            behind = min(length, CONTEXT_LINES)
-            yield [*group, ("equal", old_start, old_start + behind, new_start, new_start + behind)]
-            group = []
-        elif group:
-            group.append((kind, old_start, old_end, new_start, new_end))
-        if kind == "equal" and not group and position < len(codes) - 1:
-            before = min(length, CONTEXT_LINES)
-            group = [("equal", old_end - before, old_end, new_end - before, new_end)]
-    if any(code[0] != "equal" for code in group):
-        yield group
+    def get_opcodes(self) -> list[Opcode]:
+        """The changes; neighbouring equal runs are one."""
+        return self._codes
 
 
 def _range(start: int, length: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -110,6 +111,16 @@ class DraftBook:
         self._vocabulary_size = vocabulary_size
         self._codec = codec
         self._active: WeakKeyDictionary[Any, ActiveRequest] = WeakKeyDictionary()
+
+    def warm_up(self) -> None:
+        """Let the drafter look at the vocabulary and load what it needs before the first request comes."""
+        drafter, codec = self._drafter, self._codec
+        if drafter is None or codec is None:
+            return
+        edit = f"Change this file:\n```python\n{inspect.getsource(DraftBook)}```\n"
+        example = np.array([*codec.encode(edit), self._vocabulary_size - 1], np.int32)
+        nobody = ActiveRequest(RequestBinding(), [])
+        self.guarded(nobody, "drafting could not begin", lambda: drafter.begin(DraftRequest(example, codec=codec)))
 
     def find(self, request: Any) -> ActiveRequest | None:
         """What is known of a request; None before its first decode step."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentspec.engines.base import ChatPrompt, Chunk, EngineStats, ModelInfo, served_model
+from agentspec.engines.sglang.begun_answer import TAIL_TOKENS, closing_of, refuse_framed
 from agentspec.engines.sglang.binding import PARAMS_KEY
 from agentspec.engines.sglang.chat_stream import ChatStream
 from agentspec.engines.sglang.choice import Choice
@@ -45,7 +46,7 @@ class SGLangEngine:
         self._supervisor = None if settings.sglang.url else Supervisor(settings, model)
         self._client = SGLangClient(settings.sglang.url or self._supervisor_url())
         self._model: ModelInfo | None = None
-        self._parses_reasoning = False
+        self._reasoning_parser: str | None = None
         self._gauges = Gauges(self._client)
         self._progress = 0
         self._running: dict[str, list[str]] = {}
@@ -76,7 +77,7 @@ class SGLangEngine:
             listed = (await self._client.get("/v1/models"))["data"][0]
         except AgentspecError as error:
             raise ModelError(f"no SGLang server answers at {self._settings.sglang.url}: {error}") from error
-        self._parses_reasoning = bool(info.get("reasoning_parser"))
+        self._reasoning_parser = info.get("reasoning_parser") or None
         await asyncio.to_thread(self._repositories.learn_tokenizer, info["tokenizer_path"])
         name = self._settings.engine.served_name or _name_of(listed["id"], self._settings)
         self._model = ModelInfo(name, int(listed["max_model_len"]), int(time.time()))
@@ -159,7 +160,11 @@ class SGLangEngine:
         )
 
     async def tokenize(self, prompt: str | ChatPrompt) -> list[int]:
-        """Token ids of a prompt as the target would see it."""
+        """Token ids of a prompt as the target would see it.
+
+        Raises:
+            InvalidRequestError: its answer is begun, and the model can only begin answers by itself.
+        """
         body: dict[str, Any] = {"prompt": prompt}
         if isinstance(prompt, ChatPrompt):
             body = {
@@ -169,8 +174,18 @@ class SGLangEngine:
             }
         tokens: list[int] = (await self._client.post("/tokenize", body))["tokens"]
         if isinstance(prompt, ChatPrompt) and prompt.answer_prefix:
-            tokens += await self._plain_tokens(prompt.answer_prefix)
+            return await self._with_begun_answer(tokens, prompt.answer_prefix)
         return tokens
+
+    async def _with_begun_answer(self, tokens: list[int], begun: str) -> list[int]:
+        """A rendered prompt and what its answer begins with; reasoning that the template has opened is ended unused."""
+        refuse_framed(self._reasoning_parser)
+        closing = closing_of(await self.detokenize(tokens[-TAIL_TOKENS:]))
+        if closing is not None:
+            while not (last := await self.detokenize(tokens[-1:])).strip():
+                tokens = tokens[:-1]
+            begun = f"\n\n{closing}\n\n{begun}".removeprefix(last[len(last.rstrip()) :])
+        return tokens + await self._plain_tokens(begun)
 
     async def _plain_tokens(self, text: str) -> list[int]:
         """Token ids of text without special tokens added."""
@@ -196,7 +211,7 @@ class SGLangEngine:
             return prompt
         if not isinstance(prompt, ChatPrompt):
             return list(prompt)
-        parsed = (prompt.tools or self._parses_reasoning) and not prompt.answer_prefix
+        parsed = (prompt.tools or self._reasoning_parser) and not prompt.answer_prefix
         return prompt if parsed else await self.tokenize(prompt)
 
     async def _prediction(self, request: GenerationRequest) -> list[int] | None:

@@ -68,6 +68,7 @@ class AgentspecWorker(eagle_worker_v2.EAGLEWorkerV2):  # type: ignore[misc]
         follower = SnapshotFollower(settings.index.directory, None if tokenizer is None else tokenizer.fingerprint)
         drafter = TreeDrafter() if model_free else None
         self._book = DraftBook(drafter, follower, self._vocabulary_size, tokenizer)
+        self._book.warm_up()
         self._proposals = Proposals(
             self._book,
             self._draft_worker,

@@ -21,7 +21,7 @@ from agentspec.training.trainer import Recipe, Trainer
 VOCABULARY = 640
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{{ opened }}{% endif %}"
 )
 
 

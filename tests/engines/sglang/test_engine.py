@@ -99,6 +99,18 @@ async def test_text_tokens_and_messages(engine: SGLangEngine) -> None:
     assert text_of(by_chat) == text_of(await collect(engine, request("chat text", rendered)))
 
 
+async def test_an_answer_that_is_begun_needs_no_reasoning(engine: SGLangEngine) -> None:
+    chat = ChatPrompt([{"role": "user", "content": "hi"}], answer_prefix="```\n")
+    opened = replace(chat, template_kwargs={"opened": "<think>\n"})
+    begin = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert await engine.detokenize(await engine.tokenize(replace(opened, answer_prefix=""))) == f"{begin}<think>\n"
+    assert await engine.detokenize(await engine.tokenize(opened)) == f"{begin}<think>\n\n</think>\n\n```\n"
+    assert await engine.detokenize(await engine.tokenize(chat)) == f"{begin}```\n"
+    answer = await collect(engine, request("begun", opened))
+    rendered = tuple(await engine.tokenize(opened))
+    assert text_of(answer) == text_of(await collect(engine, request("begun tokens", rendered)))
+
+
 async def test_stats_come_from_the_server(engine: SGLangEngine) -> None:
     await collect(engine, request("stats"))
     await asyncio.sleep(2.5)

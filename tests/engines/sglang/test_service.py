@@ -48,13 +48,16 @@ class TestDistribution:
     AT_ONCE = 8  # in a large batch on a CPU drafts do not pay and are left out
     PROMPT = tuple(range(40, 80))
 
-    @pytest.mark.parametrize("drafted", [0, 1])
-    def test_sampling_keeps_the_targets_distribution(self, server: Server, tiny: Path, drafted: int) -> None:
-        expected = self.exact(tiny)
+    @pytest.mark.parametrize(("drafted", "min_p"), [(0, 0.0), (1, 0.3)])
+    def test_sampling_keeps_the_targets_distribution(
+        self, server: Server, tiny: Path, drafted: int, min_p: float
+    ) -> None:
+        expected = self.exact(tiny, min_p)
         prediction = sorted(expected, key=expected.__getitem__, reverse=True)[drafted]
         sampling = {
             "temperature": 1.0,
             "top_k": self.TOP_K,
+            "min_p": min_p,
             "max_new_tokens": self.LENGTH,
             "ignore_eos": True,
             "custom_params": ours(prediction=list(prediction)),
@@ -66,11 +69,11 @@ class TestDistribution:
                 seen[tuple(answer["output_ids"])] += 1
                 accepted += sum(receipt_of(answer)["accepted"].values())
         assert accepted > self.DRAWS / 50, "hardly a draft was accepted: the test says nothing"
-        assert set(seen) <= set(expected), "a token outside the top k was drawn"
+        assert set(seen) <= set(expected), "a token was drawn that top-k and min-p leave out"
         assert self.p_value(seen, expected) > 0.001
 
-    def exact(self, tiny: Path) -> dict[tuple[int, ...], float]:
-        """Probability of every sequence that top-k sampling can draw."""
+    def exact(self, tiny: Path, min_p: float) -> dict[tuple[int, ...], float]:
+        """Probability of every sequence that sampling can draw."""
         model = LlamaForCausalLM.from_pretrained(tiny, dtype=torch.float32)
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(self.LENGTH):
@@ -78,10 +81,12 @@ class TestDistribution:
             for sequence, probability in found.items():
                 with torch.no_grad():
                     logits = model(torch.tensor([[*self.PROMPT, *sequence]])).logits[0, -1]
-                best = logits.softmax(-1).topk(self.TOP_K)
-                shares = best.values / best.values.sum()
+                best = logits.double().softmax(-1).topk(self.TOP_K)
+                kept = best.values * (best.values >= min_p * best.values[0])
+                shares = kept / kept.sum()
                 for token, share in zip(best.indices.tolist(), shares.tolist(), strict=True):
-                    longer[(*sequence, token)] = probability * share
+                    if share > 0:
+                        longer[(*sequence, token)] = probability * share
             found = longer
         return found
 

@@ -254,16 +254,45 @@ async def test_a_prescribed_form_is_sent_along() -> None:
     assert bodies[0]["sampling_params"]["regex"] == "[0-9]"
 
 
-async def test_an_answer_that_is_begun_goes_on_behind_its_tokens() -> None:
-    bodies: list[Any] = []
+def words(tail: list[str], bodies: list[Any]) -> SGLangEngine:
+    """An engine whose server renders every chat as `tail`; a token is the place of its word there."""
 
     def respond(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.content))
-        return httpx.Response(200, json={"tokens": [1, 2] if "messages" in bodies[-1] else [7]})
+        if request.url.path == "/detokenize":
+            return httpx.Response(200, json={"text": "".join(tail[token] for token in bodies[-1]["tokens"])})
+        chat = list(range(len(tail)))
+        return httpx.Response(200, json={"tokens": chat if "messages" in bodies[-1] else [77]})
 
     engine = SGLangEngine(Settings.load(sglang={"url": "http://sglang"}), "m")
     engine._client = client_of(respond)
-    prompt = ChatPrompt([{"role": "user", "content": "hi"}], answer_prefix="```\n")
-    assert await engine.tokenize(prompt) == [1, 2, 7]
-    assert bodies[-1] == {"prompt": "```\n", "add_special_tokens": False}
-    assert await engine.tokenize(replace(prompt, answer_prefix="")) == [1, 2]
+    return engine
+
+
+BEGUN = ChatPrompt([{"role": "user", "content": "hi"}], answer_prefix="```\n")
+
+
+@pytest.mark.parametrize(
+    ("tail", "kept", "begun"),
+    [
+        (["hi", "<|assistant|>", "\n"], 3, "```\n"),
+        (["hi", "<|assistant|>", "\n", "<think>", "\n"], 4, "\n\n</think>\n\n```\n"),
+        (["hi", "<|assistant|>", "<", "think", ">\n"], 5, "\n</think>\n\n```\n"),
+        (["hi", "<|assistant|>", "[THINK]"], 3, "\n\n[/THINK]\n\n```\n"),
+        (["<think>", "</think>", "\n\n"], 3, "```\n"),
+    ],
+)
+async def test_an_answer_that_is_begun_goes_on_behind_its_tokens(tail: list[str], kept: int, begun: str) -> None:
+    bodies: list[Any] = []
+    engine = words(tail, bodies)
+    assert await engine.tokenize(BEGUN) == [*range(kept), 77]
+    assert bodies[-1] == {"prompt": begun, "add_special_tokens": False}
+    assert await engine.tokenize(replace(BEGUN, answer_prefix="")) == list(range(len(tail)))
+
+
+async def test_an_answer_that_the_model_must_open_is_not_begun() -> None:
+    engine = words(["hi"], [])
+    engine._reasoning_parser = "gpt-oss"
+    with pytest.raises(InvalidRequestError, match="'gpt-oss' open answers by themselves"):
+        await engine.tokenize(BEGUN)
+    assert await engine.tokenize(replace(BEGUN, answer_prefix="")) == [0]

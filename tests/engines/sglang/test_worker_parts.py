@@ -242,7 +242,7 @@ class Request:
 
 
 class TestDraftBook:
-    def make(self, tree: DraftTree | Exception) -> tuple[DraftBook, list[Session]]:
+    def make(self, tree: DraftTree | Exception, codec: Any = None) -> tuple[DraftBook, list[Session]]:
         begun: list[Session] = []
 
         class Drafter:
@@ -250,7 +250,23 @@ class TestDraftBook:
                 begun.append(Session(request, tree))
                 return begun[-1]
 
-        return DraftBook(Drafter(), None, VOCABULARY, None), begun
+        return DraftBook(Drafter(), None, VOCABULARY, codec), begun
+
+    def test_the_vocabulary_is_looked_at_before_the_first_request(self) -> None:
+        codec = SimpleNamespace(encode=lambda text: [7] * ("```" in text))
+        book, begun = self.make(tree_of([1], [-1]), codec)
+        book.warm_up()
+        [session] = begun
+        assert session.committed == [7, VOCABULARY - 1]
+        assert session.request.codec is codec
+
+    def test_a_drafter_that_cannot_warm_up_does_not_keep_the_server_from_starting(self) -> None:
+        class Drafter:
+            def begin(self, request: DraftRequest) -> Session:
+                raise MemoryError
+
+        DraftBook(Drafter(), None, VOCABULARY, SimpleNamespace(encode=lambda text: [7])).warm_up()
+        DraftBook(None, None, VOCABULARY, None).warm_up()
 
     def test_the_session_knows_every_token_once_though_outputs_lag(self) -> None:
         book, begun = self.make(tree_of([1], [-1]))
@@ -300,6 +316,13 @@ class TestDraftBook:
     def test_switched_off(self) -> None:
         book, begun = self.make(tree_of([1], [-1]))
         book.follow(Request([1], speculation=False), 1, 2)
+        assert begun == []
+
+    def test_a_processor_that_knows_no_paths_switches_off(self) -> None:
+        book, begun = self.make(tree_of([1], [-1]))
+        request = Request([1])
+        request.custom_logit_processor = "x"
+        book.follow(request, 1, 2)
         assert begun == []
 
     def test_entries_end_with_their_requests(self) -> None:

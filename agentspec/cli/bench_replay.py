@@ -71,18 +71,19 @@ def replay(
             raise InvalidRequestError(f"{file} cannot be written: name a file in a folder that exists")
     field = contenders(drafters or ["agentspec", "suffix", "suffix+repo", *installed_peers()])
     codec = FileCodec.load(tokenizer or _model_folder(model, config))
-    if git is not None:
-        source, recorded = git, _from_history(recorded_edits(git, limit, every, message), formats, codec)
-    else:
-        assert traces is not None
-        source, recorded = traces, _from_file(traces, formats, codec)
-    if not recorded.traces:
-        commits = f"no commit that matches {message!r}" if message else "no commit"
-        raise InvalidRequestError(f"there are no edits to replay: {commits} modifies a source file that fits")
-    if save:
-        save_traces(save, recorded)
     console = messages()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        if git is not None:
+            edits = progress.track(recorded_edits(git, limit, every, message), limit, description="reading edits")
+            source, recorded = git, _from_history(edits, formats, codec)
+        else:
+            assert traces is not None
+            source, recorded = traces, _from_file(traces, formats, codec)
+        if not recorded.traces:
+            commits = f"no commit that matches {message!r}" if message else "no commit"
+            raise InvalidRequestError(f"there are no edits to replay: {commits} modifies a source file that fits")
+        if save:
+            save_traces(save, recorded)
         task = progress.add_task("replaying", total=len(recorded.traces))
         rows = compare(recorded.traces, field, codec, lambda: progress.advance(task))
     if report:

@@ -34,7 +34,7 @@ TREE_CAP = 256
 LEAST_PATH_PROBABILITY = 0.005
 """Nodes below it are drafted at no cost."""
 NODE_LIMITS = (16, 64)
-"""Drafted nodes per step up to which the overview looks for the best setting."""
+"""Drafted nodes that the tree drafter is held to, whatever they cost, and up to which the overview looks."""
 
 
 HEADINGS = ("tokens/step", "drafted/step", "p50 µs", "p99 µs", "begin ms")
@@ -85,6 +85,10 @@ class ComparisonRow:
             f"{summary.begin_p50 * 1e3:.1f}",
         )
 
+    def in_brief(self) -> str:
+        """Tokens per step, and drafted nodes in brackets."""
+        return f"{self.summary.tokens_per_step:.2f} ({self.summary.drafted_per_step:.0f})"
+
 
 def contenders(names: Sequence[str]) -> list[Contender]:
     """The drafters of these names, each at every setting that it is tried at.
@@ -100,6 +104,9 @@ def contenders(names: Sequence[str]) -> list[Contender]:
         if name == "agentspec":
             tree_drafter = TreeDrafter()
             found += [Contender(name, f"twice at {nodes}", tree_drafter, _budget(nodes)) for nodes in DOUBLED_AT]
+            found += [
+                Contender(name, f"{nodes} nodes", tree_drafter, _budget(DOUBLED_AT[-1], nodes)) for nodes in NODE_LIMITS
+            ]
         elif name == "none":
             found.append(Contender(name, "", BASELINES[name], Budget()))
         else:
@@ -108,9 +115,9 @@ def contenders(names: Sequence[str]) -> list[Contender]:
     return found
 
 
-def _budget(doubled_at: int) -> Budget:
-    cost = (1 + np.arange(TREE_CAP + 1) / doubled_at).astype(np.float32)
-    return Budget(TREE_CAP, TREE_CAP, LEAST_PATH_PROBABILITY, cost)
+def _budget(doubled_at: int, most_nodes: int = TREE_CAP) -> Budget:
+    cost = (1 + np.arange(most_nodes + 1) / doubled_at).astype(np.float32)
+    return Budget(most_nodes, most_nodes, LEAST_PATH_PROBABILITY, cost)
 
 
 def _peer(name: str) -> Drafter:
@@ -158,22 +165,33 @@ def compare(
 
 def overview_heading(nodes: int) -> str:
     """What stands over the `overview` of settings with at most `nodes` drafted nodes per step."""
-    return (
-        f"Most tokens per step with at most {nodes} drafted nodes per step (nodes taken; -: takes more at any setting)"
-    )
+    return f"Most tokens per step with at most {nodes} drafted nodes per step (nodes taken)"
 
 
-def overview(rows: Sequence[ComparisonRow], nodes: float) -> dict[str, dict[str, ComparisonRow]]:
-    """By drafter and format, the row with most tokens per step among those with at most `nodes` drafted per step."""
+def overview(rows: Sequence[ComparisonRow], nodes: int) -> dict[str, dict[str, ComparisonRow]]:
+    """By drafter and format, the row with most tokens per step among those with at most `nodes` drafted per step.
+
+    Args:
+        rows: of `compare`.
+        nodes: one of `NODE_LIMITS`; every drafter has a setting that keeps to it.
+    """
     best: dict[str, dict[str, ComparisonRow]] = {}
     for row in rows:
-        of_drafter = best.setdefault(row.drafter, {})
-        known = of_drafter.get(row.format)
-        if row.summary.drafted_per_step <= nodes and (
-            known is None or row.summary.tokens_per_step > known.summary.tokens_per_step
-        ):
-            of_drafter[row.format] = row
+        if row.summary.drafted_per_step <= nodes:
+            of_drafter = best.setdefault(row.drafter, {})
+            known = of_drafter.setdefault(row.format, row)
+            if row.summary.tokens_per_step > known.summary.tokens_per_step:
+                of_drafter[row.format] = row
     return best
+
+
+def frontier(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """The settings of one drafter for one format that no other one beats, with fewer nodes first."""
+    found: list[ComparisonRow] = []
+    for row in sorted(rows, key=lambda row: row.summary.drafted_per_step):
+        if not found or row.summary.tokens_per_step > found[-1].summary.tokens_per_step:
+            found.append(row)
+    return found
 
 
 def _streams(trace: Trace) -> list[NDArray[np.int32]]:

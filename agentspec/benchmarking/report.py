@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, overview, overview_heading
+from agentspec.benchmarking.comparison import HEADINGS, NODE_LIMITS, frontier, overview, overview_heading
 from agentspec.benchmarking.tradeoff_plot import Setting, draw
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _READING = (
     "<li><b>Drafted nodes per step</b>: what each pass had to check. Checking costs time, on a small machine more than"
     " on a large one, so compare drafters at equal nodes: up and to the left is better.</li>"
     "<li><b>Setting</b>: for agentspec, the drafted nodes at which it is told that a pass takes twice as long as plain"
-    " decoding; in service it measures that. For the others, the most tokens that they may draft at once.</li>"
+    " decoding (in service it measures that), or the most that it may draft. For the others, the most that they may"
+    " draft.</li>"
     "<li><b>p50, p99</b>: time that a drafter takes in each step; <b>begin</b>: once per request, the reading of the"
     " prompt.</li></ul>"
 )
@@ -76,35 +77,27 @@ def _heading(name: str, rows: Sequence[ComparisonRow]) -> str:
 def _plot(by_format: dict[str, list[ComparisonRow]]) -> str:
     panels: dict[str, dict[str, list[Setting]]] = {}
     for name, rows in by_format.items():
-        for row in rows:
-            summary = row.summary
-            if summary.drafted_per_step:
-                setting = Setting(summary.drafted_per_step, summary.tokens_per_step, row.setting)
-                panels.setdefault(name, {}).setdefault(row.drafter, []).append(setting)
+        for drafter in dict.fromkeys(row.drafter for row in rows):
+            best = frontier([row for row in rows if row.drafter == drafter and row.summary.drafted_per_step])
+            settings = [Setting(row.summary.drafted_per_step, row.summary.tokens_per_step, row.setting) for row in best]
+            if settings:
+                panels.setdefault(name, {})[drafter] = settings
     return ElementTree.tostring(draw(panels), encoding="unicode") if panels else ""
 
 
 def _overview(rows: Sequence[ComparisonRow], nodes: int) -> str:
-    formats = list(dict.fromkeys(row.format for row in rows))
     best = overview(rows, nodes)
-    most = {
-        name: max(of_drafter[name].summary.tokens_per_step for of_drafter in best.values() if name in of_drafter)
-        for name in formats
-        if any(name in of_drafter for of_drafter in best.values())
-    }
+    formats = list(dict.fromkeys(row.format for row in rows))
+    most = {name: max(of_drafter[name].summary.tokens_per_step for of_drafter in best.values()) for name in formats}
     lines = ["<tr><th>drafter</th>" + "".join(f"<th>{escape(name)}</th>" for name in formats) + "</tr>"]
     for drafter, of_drafter in best.items():
-        cells = "".join(_best_cell(of_drafter.get(name), most.get(name)) for name in formats)
-        lines.append(f"<tr><td>{escape(drafter)}</td>{cells}</tr>")
+        cells = (
+            f"<td{' class=best' if row.summary.tokens_per_step == most[row.format] else ''}>{row.in_brief()}</td>"
+            for row in (of_drafter[name] for name in formats)
+        )
+        lines.append(f"<tr><td>{escape(drafter)}</td>{''.join(cells)}</tr>")
     caption = f"<caption>{escape(overview_heading(nodes))}</caption>"
     return f'<div class="wide"><table>{caption}{"".join(lines)}</table></div>'
-
-
-def _best_cell(row: ComparisonRow | None, most: float | None) -> str:
-    if row is None:
-        return "<td>-</td>"
-    marked = ' class="best"' if row.summary.tokens_per_step == most else ""
-    return f"<td{marked}>{row.summary.tokens_per_step:.2f} ({row.summary.drafted_per_step:.0f})</td>"
 
 
 def _table(rows: Sequence[ComparisonRow]) -> str:

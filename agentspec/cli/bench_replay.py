@@ -141,11 +141,7 @@ def _print_rows(rows: Sequence[ComparisonRow]) -> None:
         for name in formats:
             table.add_column(name, justify="right")
         for drafter, of_drafter in best.items():
-            summaries = [of_drafter[name].summary if name in of_drafter else None for name in formats]
-            table.add_row(
-                drafter,
-                *(f"{one.tokens_per_step:.2f} ({one.drafted_per_step:.0f})" if one else "-" for one in summaries),
-            )
+            table.add_row(drafter, *(of_drafter[name].in_brief() for name in formats))
         console.print(table, "")
 
 

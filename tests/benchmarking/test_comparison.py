@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from agentspec.benchmarking.baselines import BASELINES
-from agentspec.benchmarking.comparison import CHAIN_LENGTHS, DOUBLED_AT, ComparisonRow, compare, contenders, overview
+from agentspec.benchmarking.comparison import (
+    CHAIN_LENGTHS,
+    DOUBLED_AT,
+    NODE_LIMITS,
+    ComparisonRow,
+    compare,
+    contenders,
+    frontier,
+    overview,
+)
 from agentspec.benchmarking.git_history import recorded_edits
 from agentspec.benchmarking.replay import ReplaySummary
 from agentspec.benchmarking.repository import indexed
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 
 def test_every_drafter_is_tried_at_every_setting() -> None:
     names = [contender.name for contender in contenders(["agentspec", *BASELINES])]
-    assert names.count("agentspec") == len(DOUBLED_AT)
+    assert names.count("agentspec") == len(DOUBLED_AT) + len(NODE_LIMITS)
     assert names.count("none") == 1
     assert names.count("suffix") == len(CHAIN_LENGTHS)
     with pytest.raises(InvalidRequestError, match="psychic"):
@@ -56,16 +65,28 @@ def test_formats_come_in_their_usual_order(repository: ScratchRepository, codec:
     assert [row.drafter for row in rows[:2]] == ["none", "suffix"]
 
 
-def test_the_overview_keeps_the_best_setting_that_fits() -> None:
-    def row(drafter: str, tokens: float, drafted: float, edits: str = "whole-file") -> ComparisonRow:
-        return ComparisonRow(edits, drafter, f"{drafted}", ReplaySummary(1, 10, tokens, drafted, 0.0, 0.0, 0.0))
+def row(drafter: str, tokens: float, drafted: float, edits: str = "whole-file") -> ComparisonRow:
+    return ComparisonRow(edits, drafter, f"{drafted}", ReplaySummary(1, 10, tokens, drafted, 0.0, 0.0, 0.0))
 
-    rows = [row("a", 2, 4), row("a", 3, 8), row("a", 2.5, 9), row("a", 9, 17), row("b", 5, 30), row("a", 4, 1, "diff")]
+
+def test_the_overview_keeps_the_best_setting_that_fits() -> None:
+    rows = [row("a", 2, 4), row("a", 3, 8), row("a", 2.5, 9), row("a", 9, 17), row("b", 5, 16), row("a", 4, 1, "diff")]
     best = overview(rows, 16)
     assert {drafter: {name: one.setting for name, one in found.items()} for drafter, found in best.items()} == {
         "a": {"whole-file": "8", "diff": "1"},
-        "b": {},
+        "b": {"whole-file": "16"},
     }
+
+
+def test_settings_that_another_one_beats_are_not_on_the_frontier() -> None:
+    rows = [row("a", 9, 17), row("a", 2.5, 9), row("a", 3, 8), row("a", 3, 8.5), row("a", 2, 4)]
+    assert [one.setting for one in frontier(rows)] == ["4", "8", "17"]
+
+
+def test_every_drafter_has_a_setting_within_the_limits() -> None:
+    for nodes in NODE_LIMITS:
+        fitting = {one.name for one in contenders(["agentspec", *BASELINES]) if one.budget.max_nodes <= nodes}
+        assert fitting >= {"agentspec", *BASELINES} - {"none"}
 
 
 def test_an_index_holds_what_the_documents_say() -> None:

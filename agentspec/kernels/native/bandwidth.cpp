@@ -5,7 +5,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "packed_matrix.hpp"
+#include "huge_memory.hpp"
 #include "thread_pool.hpp"
 
 namespace agentspec {

@@ -51,6 +51,7 @@ void Decoder::prepare(const Batch& batch) {
   const int64_t entering = batch.embeddings == nullptr ? shape_.hidden : 2 * shape_.hidden;
   grow(activations_, rows * std::max(entering, queries) * kernels_.activation_bytes);
   grow(wide_activations_, rows * shape_.intermediate * kernels_.activation_bytes);
+  grow(packed_, rows * std::max({entering, queries, shape_.intermediate}) * kernels_.activation_bytes);
   grow(qkv_, tokens * (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim);
   grow(picked_, batch.row_count * shape_.hidden);
   scores_.resize(pool_->threads());
@@ -104,19 +105,21 @@ void Decoder::enter_attention(const Batch& batch, const DecoderLayer& layer, int
   normalise(batch.stream, tokens, layer.attention_norm, streams, 2 * shape_.hidden);
 }
 
-// Calls `body(product, panel)` for every panel of the matrix. Panels are handed out in runs of neighbours, each of
-// which fetches the one behind it.
+// Calls `body(product, panel)` for every panel of the matrix. Panels are handed out in runs of neighbours: a product
+// fetches what lies behind its panel.
 template <class Body>
 void Decoder::each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body) {
   if (rows == 0) return;  // no logits were wanted
+  if (rows > 1) {
+    kernels_.pack(activations, rows, matrix.depth(), packed_.data());
+    activations = packed_.data();
+  }
   const int64_t panels = matrix.panels();
   const int64_t run = std::max<int64_t>(1, panels / (pool_->threads() > 1 ? kRunsPerThread * pool_->threads() : 1));
   pool_->run(static_cast<uint32_t>((panels + run - 1) / run), [&](uint32_t number, int) {
     const int64_t end = std::min(panels, (number + 1) * run);
     for (int64_t panel = number * run; panel < end; ++panel) {
-      const int64_t next = std::min(panel + 1, panels - 1);
-      body(PanelProduct{activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel), matrix.panel(next)},
-           panel);
+      body(PanelProduct{activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)}, panel);
     }
   });
 }
@@ -259,6 +262,7 @@ void Decoder::forward(const Batch& batch) {
 void Decoder::fuse(const float* features, int64_t rows, float* stream) {
   const int64_t width = fusion_.depth();
   grow(activations_, rows * width * kernels_.activation_bytes);
+  grow(packed_, rows * width * kernels_.activation_bytes);
   each_row(rows, [&](int64_t row, int) {
     kernels_.activate(features + row * width, width, activations_.data() + row * width * kernels_.activation_bytes);
   });

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "huge_memory.hpp"
 #include "kernels.hpp"
 #include "packed_matrix.hpp"
 #include "thread_pool.hpp"
@@ -69,6 +70,9 @@ class Decoder {
   // stream [rows, hidden] = fusion * features [rows, depth of the fusion].
   void fuse(const float* features, int64_t rows, float* stream);
 
+  // Where the matrices given to this decoder must lie. Passes read them in the order in which they were taken: each
+  // layer's, then the head.
+  HugeMemory& weight_memory() { return weight_memory_; }
   const DecoderShape& shape() const { return shape_; }
   Element element() const { return kernels_.element; }
   int64_t vocabulary() const { return head_.columns(); }
@@ -78,8 +82,6 @@ class Decoder {
   const char* instruction_set() const { return kernels_.name; }
 
  private:
-  struct Tail;  // a SequenceTail with what one pass derives from it
-
   void prepare(const Batch& batch);
   template <class Body>
   void each_row(int64_t rows, const Body& body);
@@ -98,12 +100,13 @@ class Decoder {
   DecoderShape shape_;
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
+  HugeMemory weight_memory_;
   std::vector<DecoderLayer> layers_;
   std::vector<float> norm_;
   PackedMatrix head_, fusion_;
 
   // Scratch of one pass, kept between passes.
-  std::vector<std::byte> activations_, wide_activations_;
+  std::vector<std::byte> activations_, wide_activations_, packed_;
   std::vector<float> qkv_, picked_;
   std::vector<std::vector<float>> scores_;  // one a thread
   std::vector<int64_t> tail_of_token_, token_in_tail_;

@@ -10,6 +10,8 @@ namespace agentspec {
 
 // Columns of a weight panel, the unit of work of a matrix product.
 constexpr int kPanelColumns = 32;
+// Columns of a panel that are stored together: a panel is a row of strips.
+constexpr int kStripColumns = 16;
 // Slots whose keys are stored together, slot fastest.
 constexpr int kKeyBlock = 16;
 // Row lengths are multiples of this.
@@ -38,20 +40,21 @@ struct Visible {
 
 // A matrix product's operands: rows of activations against one weight panel.
 struct PanelProduct {
-  const void* activations;  // [rows, depth], in the kernel's own activation format
+  const void* activations;  // as `pack` leaves them
   int64_t rows;
   int64_t depth;
-  const void* panel;  // see PackedMatrix
+  const void* panel;  // see PackedMatrix; what lies behind it is fetched meanwhile
   const float* bias;  // [kPanelColumns], or null
-  const void* next;   // the panel that this thread will most likely read next: fetched into the cache meanwhile
 };
 
-// A function table. "Activations" are rows in the format that `product` reads, `activation_bytes` an element.
+// A function table. "Activations" are rows of numbers of `activation_bytes` each.
 struct Kernels {
   const char* name;
   Element element;
   int activation_bytes;
 
+  // Brings activations [rows, depth] into the order in which products read them, as many bytes. One row stays as it is.
+  void (*pack)(const void* activations, int64_t rows, int64_t depth, void* out);
   // out[r, 0 .. columns) = product. `out` has `stride` floats a row.
   void (*product)(const PanelProduct&, float* out, int64_t stride, int64_t columns);
   // out[r, c] += product.

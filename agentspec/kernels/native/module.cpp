@@ -40,14 +40,15 @@ std::vector<float> copy(const Floats& array, int64_t size, const char* name) {
   return {array.data(), array.data() + array.size()};
 }
 
-PackedMatrix pack(const Stored& weights, const std::optional<Floats>& bias, int64_t columns, int64_t depth,
-                  Element element, bool gated, const char* name) {
+PackedMatrix pack(Decoder& decoder, const Stored& weights, const std::optional<Floats>& bias, int64_t columns,
+                  int64_t depth, bool gated, const char* name) {
   require(weights.ndim() == 2 && static_cast<int64_t>(weights.shape(0)) == columns &&
               static_cast<int64_t>(weights.shape(1)) == depth,
           std::string(name) + " has the wrong shape");
-  require_element(weights, element, name);
+  require_element(weights, decoder.element(), name);
   require(!bias || static_cast<int64_t>(bias->size()) == columns, std::string(name) + "'s bias has the wrong length");
-  return PackedMatrix(weights.data(), bias ? bias->data() : nullptr, columns, depth, element, gated);
+  return PackedMatrix(weights.data(), bias ? bias->data() : nullptr, columns, depth, decoder.element(), gated,
+                      decoder.weight_memory());
 }
 
 void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv, const std::optional<Floats>& qkv_bias,
@@ -56,7 +57,6 @@ void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv
                const std::optional<Floats>& gate_up_bias, const Stored& down, const std::optional<Floats>& down_bias,
                const std::optional<Floats>& embedding_norm) {
   const DecoderShape& shape = decoder.shape();
-  const Element element = decoder.element();
   const int64_t queries = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
   DecoderLayer layer;
   layer.attention_norm = copy(attention_norm, shape.hidden, "attention_norm");
@@ -65,10 +65,10 @@ void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv
   if (key_norm) layer.key_norm = copy(*key_norm, shape.head_dim, "key_norm");
   if (embedding_norm) layer.embedding_norm = copy(*embedding_norm, shape.hidden, "embedding_norm");
   const int64_t read = embedding_norm ? 2 * shape.hidden : shape.hidden;
-  layer.qkv = pack(qkv, qkv_bias, queries + 2 * kv, read, element, false, "qkv");
-  layer.output = pack(output, output_bias, shape.hidden, queries, element, false, "output");
-  layer.gate_up = pack(gate_up, gate_up_bias, 2 * shape.intermediate, shape.hidden, element, true, "gate_up");
-  layer.down = pack(down, down_bias, shape.hidden, shape.intermediate, element, false, "down");
+  layer.qkv = pack(decoder, qkv, qkv_bias, queries + 2 * kv, read, false, "qkv");
+  layer.output = pack(decoder, output, output_bias, shape.hidden, queries, false, "output");
+  layer.gate_up = pack(decoder, gate_up, gate_up_bias, 2 * shape.intermediate, shape.hidden, true, "gate_up");
+  layer.down = pack(decoder, down, down_bias, shape.hidden, shape.intermediate, false, "down");
   decoder.add_layer(std::move(layer));
 }
 
@@ -166,7 +166,7 @@ NB_MODULE(_native, m) {
           [](Decoder& self, const Floats& norm, const Stored& head) {
             const auto columns = static_cast<int64_t>(head.shape(0));
             self.set_head(copy(norm, self.shape().hidden, "norm"),
-                          pack(head, std::nullopt, columns, self.shape().hidden, self.element(), false, "head"));
+                          pack(self, head, std::nullopt, columns, self.shape().hidden, false, "head"));
           },
           nb::arg("norm"), nb::arg("head"))
       .def("set_threads", &Decoder::set_threads, nb::arg("threads"))
@@ -181,7 +181,7 @@ NB_MODULE(_native, m) {
             require(fusion.ndim() == 2 && fusion.shape(1) % kRowMultiple == 0, "fusion has the wrong shape");
             const auto depth = static_cast<int64_t>(fusion.shape(1));
             self.set_fusion(
-                pack(fusion, std::nullopt, self.shape().hidden, depth, self.element(), false, "fusion"));
+                pack(self, fusion, std::nullopt, self.shape().hidden, depth, false, "fusion"));
           },
           nb::arg("fusion"))
       .def(

@@ -1,28 +1,20 @@
 #include "packed_matrix.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace agentspec {
 namespace {
-
-constexpr size_t kHugePage = size_t{1} << 21;
-constexpr size_t kCacheLine = 64;
 
 // Copies source rows into panel order. `row_of(panel, column)` is the source row, -1 for padding.
 template <class Weight, class RowOf>
 void pack_panels(const Weight* source, Weight* target, int64_t panels, int64_t depth, int64_t group, RowOf row_of) {
   for (int64_t panel = 0; panel < panels; ++panel) {
     for (int64_t column = 0; column < kPanelColumns; ++column) {
-      Weight* to = target + panel * depth * kPanelColumns + column * group;
+      const int64_t strip = panel * (kPanelColumns / kStripColumns) + column / kStripColumns;
+      Weight* to = target + strip * depth * kStripColumns + column % kStripColumns * group;
       const int64_t row = row_of(panel, column);
       for (int64_t k = 0; k < depth; ++k) {
-        to[k / group * group * kPanelColumns + k % group] = row < 0 ? Weight{0} : source[row * depth + k];
+        to[k / group * group * kStripColumns + k % group] = row < 0 ? Weight{0} : source[row * depth + k];
       }
     }
   }
@@ -30,20 +22,8 @@ void pack_panels(const Weight* source, Weight* target, int64_t panels, int64_t d
 
 }  // namespace
 
-HugeBuffer::HugeBuffer(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes)));
-  if (memory_ == nullptr) throw std::bad_alloc();
-#if defined(__linux__)
-  if (alignment == kHugePage) madvise(memory_.get(), bytes, MADV_HUGEPAGE);
-#endif
-}
-
-void HugeBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }
-
 PackedMatrix::PackedMatrix(const void* weights, const float* bias, int64_t columns, int64_t depth, Element element,
-                           bool gated)
+                           bool gated, HugeMemory& memory)
     : columns_(columns), depth_(depth), panels_((columns + kPanelColumns - 1) / kPanelColumns) {
   const auto row_of = [&](int64_t panel, int64_t column) {
     if (!gated) {
@@ -55,12 +35,12 @@ PackedMatrix::PackedMatrix(const void* weights, const float* bias, int64_t colum
   };
   const size_t size = element == Element::kFloat32 ? sizeof(float) : sizeof(uint16_t);
   panel_bytes_ = static_cast<size_t>(depth * kPanelColumns) * size;
-  panels_memory_ = HugeBuffer(panel_bytes_ * panels_);
+  memory_ = memory.take(panel_bytes_ * panels_);
   if (element == Element::kFloat32) {
-    pack_panels(static_cast<const float*>(weights), reinterpret_cast<float*>(panels_memory_.data()), panels_, depth,
+    pack_panels(static_cast<const float*>(weights), reinterpret_cast<float*>(memory_), panels_, depth,
                 1, row_of);
   } else {
-    pack_panels(static_cast<const uint16_t*>(weights), reinterpret_cast<uint16_t*>(panels_memory_.data()), panels_,
+    pack_panels(static_cast<const uint16_t*>(weights), reinterpret_cast<uint16_t*>(memory_), panels_,
                 depth, 2, row_of);
   }
   if (bias != nullptr) {

@@ -3,26 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "huge_memory.hpp"
 #include "kernels.hpp"
 
 namespace agentspec {
-
-// Memory aligned to huge pages: weights are streamed once a step, and small pages would cost a walk every 4 KiB.
-class HugeBuffer {
- public:
-  HugeBuffer() = default;
-  explicit HugeBuffer(size_t bytes);
-  std::byte* data() const { return memory_.get(); }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  std::unique_ptr<std::byte, Free> memory_;
-};
 
 // A matrix [columns, depth] (PyTorch's order: one row for each output), cut into panels of kPanelColumns outputs.
 // Panels are padded with zero columns.
@@ -31,12 +17,14 @@ class PackedMatrix {
   PackedMatrix() = default;
   // `weights` is row-major: floats, or bfloat16 bits, as `element` says. `bias` has `columns` floats or is null.
   // `gated`: the first half of the outputs are gates of the second half, and each panel gets equally many of both.
-  PackedMatrix(const void* weights, const float* bias, int64_t columns, int64_t depth, Element element, bool gated);
+  // The panels lie in `memory`, one behind the other, and are valid as long as it is.
+  PackedMatrix(const void* weights, const float* bias, int64_t columns, int64_t depth, Element element, bool gated,
+               HugeMemory& memory);
 
   int64_t columns() const { return columns_; }
   int64_t depth() const { return depth_; }
   int64_t panels() const { return panels_; }
-  const void* panel(int64_t index) const { return panels_memory_.data() + index * panel_bytes_; }
+  const void* panel(int64_t index) const { return memory_ + index * panel_bytes_; }
   const float* bias(int64_t index) const { return bias_.empty() ? nullptr : bias_.data() + index * kPanelColumns; }
   // Real columns of a panel.
   int64_t width(int64_t index) const;
@@ -44,7 +32,7 @@ class PackedMatrix {
  private:
   int64_t columns_ = 0, depth_ = 0, panels_ = 0;
   size_t panel_bytes_ = 0;
-  HugeBuffer panels_memory_;
+  std::byte* memory_ = nullptr;
   std::vector<float> bias_;
 };
 

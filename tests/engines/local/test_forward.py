@@ -58,7 +58,7 @@ ORACLES = {
     ),
     "qwen2 attention bias": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
     "qwen3 head norm, wide heads, yarn": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**SIZES, head_dim=32, rope_parameters=YARN_ROPE)
+        Qwen3Config(**SIZES, head_dim=80, rope_parameters=YARN_ROPE)
     ),
 }
 """One tiny random model for each variant that the lean forward computes."""
@@ -228,6 +228,18 @@ def test_native_logits_do_not_depend_on_what_is_computed_together(oracle, kind, 
     model.forward([line(cache, path)])
     commit(cache, len(path))
     assert torch.equal(model.forward([line(cache, [7])]), again)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["native", "native avx512", "native avx2", "native portable"])
+def test_native_logits_do_not_depend_on_how_many_rows_share_a_pass(kind, dtype):
+    """Bit for bit, for every height of a row tile, one more, and up to several tiles."""
+    torch.manual_seed(11)
+    model = build(ORACLES["qwen2 attention bias"]().eval(), kind, dtype)
+    tokens = random_tokens(53, 6)
+    expected = model.forward([line(model.new_cache(64), tokens)])
+    for count in range(1, len(tokens)):
+        assert torch.equal(model.forward([line(model.new_cache(64), tokens[:count])]), expected[:count]), count
 
 
 @pytest.mark.parametrize("kind", ["native", "native avx2", "native portable"])

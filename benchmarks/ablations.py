@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 from fit_weights import accepted, neutral_weights, snapshot_of  # type: ignore[import-not-found]
-from replay_adapter import MAX_NODES, Steady, codec, drafter_for, fold_of  # type: ignore[import-not-found]
+from replay_adapter import MAX_NODES, Steady, codec, drafter_for, fold_of, fold_weights  # type: ignore[import-not-found]
 from traces import SETS, Traces  # type: ignore[import-not-found]
 
 from agentspec.drafters import _native, formats
@@ -39,6 +39,8 @@ SCALES = (6, 20, 60, 180)
 """Budgets: a step over this many nodes costs twice a plain one."""
 NODES = dict.fromkeys(SETS, 12.0) | {"whole-human": 40.0, "whole-agent": 40.0}
 """Nodes per step at which variants are compared."""
+TOKEN_NOTES = slice(_native.NODE_FEATURES + 14, _native.NODE_FEATURES + 16)
+"""Features that say whether a token was drafted in vain or came instead of a draft, see `native/proposals.cpp`."""
 
 
 def nothing() -> NDArray[np.int32]:
@@ -68,6 +70,13 @@ def without_words(self: EditMaterial) -> FormatWords:
     return FormatWords(_native.IndexedText(nothing()), (None,) * len(self.formats.pairs), None)
 
 
+def blind_to(features: slice, fold: int) -> _native.Ranker:
+    """The ranker of a fold as if these features were always 0."""
+    weights = fold_weights(fold)
+    weights["hidden"][features] = 0
+    return _native.Ranker(weights)
+
+
 with_sentences = VocabularyMaterial.__init__
 
 
@@ -85,6 +94,7 @@ VARIANTS: dict[str, Variant] = {
     "formats' words": Variant(lambda: [patch.object(EditMaterial, "words", without_words)]),
     "echoes": Variant(lambda: [patch.object(formats, "_pairs", lambda: iter(()))]),
     "escaped views": Variant(lambda: [patch.object(EditMaterial, "views", lambda _: [])]),
+    "what a request showed of tokens": Variant(drafter=lambda fold: TreeDrafter(blind_to(TOKEN_NOTES, fold))),
     "assistants' sentences": Variant(lambda: [patch.object(VocabularyMaterial, "__init__", without_sentences)]),
 }
 """The parts, by what is left out."""
@@ -162,6 +172,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
     parser.add_argument("--index", type=Path, required=True, help="folder of the streams' indexes")
     parser.add_argument("--every", type=int, default=1, help="only every so many streams of each set")
+    parser.add_argument("--only", choices=VARIANTS, help="one variant alone, tokens per step")
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     numbers = [n for name in SETS for n in traces.select([name])[:: arguments.every]]
@@ -169,6 +180,8 @@ def main() -> None:
     print("|---" * (len(SETS) + 1) + "|")
     whole: Table | None = None
     for label, variant in VARIANTS.items():
+        if arguments.only not in {None, label}:
+            continue
         with ExitStack() as stack:
             for one in variant.patches():
                 stack.enter_context(one)

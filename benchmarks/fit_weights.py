@@ -151,22 +151,20 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, folder: Path, fold: dict[int, int], weights_of: dict[int, Weights]) -> dict[int, Rows]:
-    """Rows by stream number.
+def observe_all(traces: Any, numbers: list[int], folder: Path, weights: Weights) -> list[Rows]:
+    """What the ranker sees on some streams, a stream after the other.
 
     Args:
         traces: the harness's streams.
+        numbers: which of them.
         folder: of their indexes.
-        fold: of each stream.
-        weights_of: what the ranker holds while it replays a stream, by the stream's fold.
+        weights: what the ranker holds meanwhile.
     """
-    drafters = {fold: TreeDrafter(_native.Ranker(weights)) for fold, weights in weights_of.items()}
-    draw, rows = np.random.default_rng(SEED), {}
-    for number in traces.select():
+    drafter, draw, rows = TreeDrafter(_native.Ranker(weights)), np.random.default_rng(SEED), []
+    for number in numbers:
         meta = traces.meta[number]
         request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
-        drafter = drafters[fold[number]]
-        rows[number] = thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw)
+        rows.append(thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw))
     return rows
 
 
@@ -255,7 +253,7 @@ def fit_network(rows: list[Rows], start: Weights, epochs: int) -> Weights:
 
 
 def main() -> None:
-    """Fit both folds and the whole, and write the files."""
+    """Fit the whole and without each fold, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
     parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes, kept for next time")
@@ -264,24 +262,18 @@ def main() -> None:
     arguments = parser.parse_args()
     traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    fold_of = assign_folds([traces.meta[number] for number in traces.select()])
+    numbers = traces.select()
+    fold_of = assign_folds([traces.meta[number] for number in numbers])
     (arguments.out / FOLDS_FILE).write_text(json.dumps(fold_of, indent=1) + "\n")
-    fold = {number: fold_of[traces.meta[number]["id"]] for number in traces.select()}
-
-    def streams(rows: dict[int, Rows], left_out: int | None) -> list[Rows]:
-        return [rows[number] for number in rows if fold[number] != left_out]
-
     neutral = neutral_weights()
-    rows = observe_all(traces, arguments.index, fold, dict.fromkeys(range(FOLDS), neutral))
-    left_out: list[int | None] = [None, *range(FOLDS)]
-    tables = {k: fit_candidates(streams(rows, k), neutral) for k in left_out}
-    # The features hold sums of the first stage's weights. With two folds, every stream trains exactly one of them.
-    rows = observe_all(traces, arguments.index, fold, {1 - k: tables[k] for k in range(FOLDS)})
-    for k in range(FOLDS):
-        fitted = fit_network(streams(rows, k), tables[k], arguments.epochs)
-        write_weights(fitted, arguments.out / f"without-{k}.json")
-    rows = observe_all(traces, arguments.index, fold, dict.fromkeys(range(FOLDS), tables[None]))
-    write_weights(fit_network(streams(rows, None), tables[None], arguments.epochs), arguments.out / "all.json")
+    seen = dict(zip(numbers, observe_all(traces, numbers, arguments.index, neutral), strict=True))
+    for left_out in (None, *range(FOLDS)):
+        fitted_on = [number for number in numbers if fold_of[traces.meta[number]["id"]] != left_out]
+        tables = fit_candidates([seen[number] for number in fitted_on], neutral)
+        # The features hold sums of the first stage's weights, so the second stage sees the streams anew.
+        weights = fit_network(observe_all(traces, fitted_on, arguments.index, tables), tables, arguments.epochs)
+        name = "all" if left_out is None else f"without-{left_out}"
+        write_weights(weights, arguments.out / f"{name}.json")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from agentspec.drafters._native import Ranker
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
-from agentspec.drafters.weights import read_weights
+from agentspec.drafters.weights import Weights, read_weights
 from agentspec.index.manifest import TokenizerIdentity
 from agentspec.index.segment import IndexedDocument
 from agentspec.index.store import IndexStore
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TOKENIZER_VARIABLE = "AGENTSPEC_REPLAY_TOKENIZER"
 FOLDS_VARIABLE = "AGENTSPEC_REPLAY_FOLDS"
-FOLDS = 2
+FOLDS = 4
 FOLDS_FILE = "folds.json"
 
 MAX_NODES = 256
@@ -137,11 +137,16 @@ def fold_of(key: str) -> int:
     return folds()[key] if folds() else 0
 
 
+def fold_weights(fold: int) -> Weights:
+    """The weights that were fitted without `fold`, or the shipped ones."""
+    folder = os.environ.get(FOLDS_VARIABLE)
+    return read_weights(Path(folder) / f"without-{fold}.json" if folder else None)
+
+
 @cache
 def drafter_for(fold: int) -> TreeDrafter:
-    """The drafter whose weights were fitted without `fold`."""
-    folder = os.environ.get(FOLDS_VARIABLE)
-    return TreeDrafter(Ranker(read_weights(Path(folder) / f"without-{fold}.json")) if folder else None)
+    """The drafter of these weights."""
+    return TreeDrafter(Ranker(fold_weights(fold)))
 
 
 def build_index(directory: Path, documents: RepositoryDocuments) -> Snapshot:

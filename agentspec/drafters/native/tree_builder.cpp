@@ -61,7 +61,7 @@ void least_increments(std::span<const float> cost, std::vector<float>& least) {
 
 }  // namespace
 
-void TreeBuilder::start(const Sources& sources, const Situation& situation) {
+void TreeBuilder::start(const Sources& sources) {
   nodes_.clear();
   heap_.clear();
   chosen_.clear();
@@ -195,7 +195,7 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
   for (std::size_t i = 0; i < extra.tokens.size(); ++i) {
     extra_children_[static_cast<std::size_t>(extra.parents[i] + 1)].push_back(static_cast<std::int32_t>(i));
   }
-  start(sources, situation);
+  start(sources);
   std::size_t most = static_cast<std::size_t>(std::max(bounds.max_nodes, 0));
   if (!bounds.cost.empty()) most = std::min(most, bounds.cost.size() - 1);
   const bool costs = !bounds.cost.empty();
@@ -240,7 +240,7 @@ std::span<const Candidate> TreeBuilder::support(std::int32_t node) const {
 
 void TreeBuilder::follow(const Sources& sources, const Situation& situation, std::span<const Token> next,
                          int max_depth, Observations& observations) {
-  start(sources, situation);
+  start(sources);
   std::int32_t node = kRoot;
   for (int depth = 0; depth < max_depth && depth < static_cast<int>(next.size()); ++depth) {
     const Token truth = next[depth];

@@ -88,7 +88,7 @@ class TreeBuilder {
     }
   };
 
-  void start(const Sources& sources, const Situation& situation);
+  void start(const Sources& sources);
   // Pools what may follow node `node` (kRoot: the request), as far as its path stays above `min_path_prob`.
   void look_after(std::int32_t node, const Sources& sources, const Situation& situation, float min_path_prob,
                   std::vector<Features>* features = nullptr);

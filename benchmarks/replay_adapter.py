@@ -65,23 +65,31 @@ class ByRate:
     """Budgets that value a step by the request's own pace.
 
     A step over n nodes is said to cost `1 + slope * n` plain steps. The slope rises with the tokens per step of this
-    request so far: where steps bring forty tokens, there are few of them, and nodes are better spent elsewhere.
+    request so far, where they are more than usual: where steps bring forty tokens, there are few of them, and nodes are
+    better spent elsewhere.
+
+    Args:
+        slopes: the least and the largest.
+        power: of the rate that the slope rises with.
+        usual_rate: tokens per step from which on it rises.
+        first_rate: tokens per step, to begin with.
+        weight: steps that the first rate counts for.
     """
 
-    SLOPE = 0.0047
-    LARGEST_SLOPE = 0.1
-    USUAL_RATE = 5.0  # tokens per step, to begin with
-    WEIGHT = 4.0  # steps that the usual rate counts for
-    POWER = 1.2
-
-    def __init__(self) -> None:
-        self._tokens = self.USUAL_RATE * self.WEIGHT
-        self._steps = self.WEIGHT
+    def __init__(
+        self, slopes: tuple[float, float], power: float, usual_rate: float, first_rate: float, weight: float
+    ) -> None:
+        self._slopes = slopes
+        self._power = power
+        self._usual_rate = usual_rate
+        self._tokens = first_rate * weight
+        self._steps = weight
 
     def budget(self) -> Budget:
         """The budget of the next step."""
-        rate = self._tokens / self._steps / self.USUAL_RATE
-        slope = min(self.SLOPE * rate**self.POWER, self.LARGEST_SLOPE)
+        least, largest = self._slopes
+        rate = max(self._tokens / self._steps / self._usual_rate, 1.0)
+        slope = min(least * rate**self._power, largest)
         cost = (1 + slope * np.arange(MAX_NODES + 1)).astype(np.float32)
         return Budget(max_nodes=MAX_NODES, max_depth=256, min_path_prob=MIN_PATH_PROB, cost=cost)
 
@@ -217,8 +225,8 @@ class ReplayDrafter:
 
 BUDGETS: dict[str, Callable[[], Steady | ByRate]] = {
     "agentspec": lambda: Steady(scale=31, max_nodes=MAX_NODES),
-    "agentspec-lean": lambda: Steady(scale=17, max_nodes=MAX_NODES),
-    "agentspec-wide": ByRate,
+    "agentspec-lean": lambda: ByRate((0.045, 0.058), power=0.45, usual_rate=4, first_rate=4, weight=4),
+    "agentspec-wide": lambda: ByRate((0.0031, 0.09), power=1.55, usual_rate=5, first_rate=7, weight=8),
 }
 """How each of the settings below spends, by its name."""
 

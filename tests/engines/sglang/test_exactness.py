@@ -19,6 +19,14 @@ TOKENS = 128
 BATCH = 4
 
 
+CALL = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<call>", "schema": {"enum": ["left", "right"]}, "end": "</call>"}],
+    "triggers": ["<call>"],
+    "at_least_one": True,
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """One request, and how to send it."""
@@ -36,6 +44,15 @@ def greedy(prompt: str, tokens: int = TOKENS, **params: Any) -> dict[str, Any]:
 
 def seeded(prompt: str, seed: int, **params: Any) -> dict[str, Any]:
     return greedy(prompt, 64, temperature=0.9, sampling_seed=seed, **params)
+
+
+def processed(prompt: str) -> dict[str, Any]:
+    """With a processor of the client's own, which knows nothing of tree paths."""
+    from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor  # noqa: PLC0415
+
+    forbidden = {"token_ids": list(range(200, 400))}
+    body = greedy(prompt, 64, custom_params=forbidden)
+    return body | {"custom_logit_processor": DisallowedTokensLogitsProcessor.to_str()}
 
 
 def feature_cases(texts: list[str]) -> list[Case]:
@@ -58,12 +75,18 @@ def feature_cases(texts: list[str]) -> list[Case]:
         Case("two penalties", greedy(first, 64, frequency_penalty=0.4, presence_penalty=0.3)),
         Case("logit bias", greedy(second, 64, logit_bias={"260": 4.0, "32": -100.0})),
         Case("logprobs", greedy(first, 48) | logprobs),
+        Case("logprobs of given tokens", greedy(first, 48) | {"return_logprob": True, "token_ids_logprob": [5, 260]}),
+        Case("stop regular expression", greedy(first, stop_regex="[a-z]{2}[ (]")),
+        Case("stop string that stays", greedy(first, stop=["th", "in"], no_stop_trim=True)),
+        Case("custom logit processor", processed(second)),
         Case("seed", seeded(first, 1)),
         Case("seed, top-k, top-p", seeded(second, 2, top_k=20, top_p=0.9)),
         Case("seed, penalties, bias", seeded(third, 3, frequency_penalty=0.5, logit_bias={"261": 3.0})),
         Case("seed, logprobs", seeded(first, 4) | logprobs),
         Case("regular expression", greedy(second, 48, regex="(ab|cd|e[0-9]){6,9}", ignore_eos=False)),
         Case("JSON schema", greedy(third, 64, json_schema=json.dumps(schema), ignore_eos=False)),
+        Case("EBNF grammar", greedy(first, 48, ebnf='root ::= ("ab" | "c" [0-9] "d")+', ignore_eos=False)),
+        Case("structural tag", greedy(second, 64, structural_tag=json.dumps(CALL), ignore_eos=False)),
         Case("seeded regular expression", seeded(first, 5, regex="[a-f]{4}-[0-9]{3,30}", ignore_eos=False)),
         Case(
             "two choices", greedy(second, 48) | {"sampling_params": {**greedy(second, 48)["sampling_params"], "n": 2}}
@@ -111,7 +134,9 @@ def summary(content: dict[str, Any]) -> dict[str, Any]:
     found = {"text": content["text"], "tokens": content["output_ids"], "finish": meta["finish_reason"]}
     if "output_token_logprobs" in meta:
         found["logprobs"] = [value for value, _, _ in meta["output_token_logprobs"]]
-        found["top"] = [[token for _, token, _ in top] for top in meta["output_top_logprobs"]]
+        found["top"] = [[token for _, token, _ in top] for top in meta.get("output_top_logprobs") or ()]
+        given = meta.get("output_token_ids_logprobs") or ()
+        found["logprobs"] += [value for row in given for value, _, _ in row]
     return found
 
 
@@ -157,11 +182,14 @@ class Plain:
 @pytest.fixture(scope="module")
 def plain(tiny: Path, index_directory: Path, cases: list[Case]) -> Plain:
     """Plain decoding, one request at a time. Overlap is off: under it SGLang's penalties lag a token behind."""
-    settings = server_settings(index_directory, speculation=False, deterministic=True, disable_overlap_schedule=True)
+    settings = server_settings(
+        index_directory, speculation=False, deterministic=True, disable_overlap_schedule=True, **PROCESSORS
+    )
     with serving(tiny, settings) as server:
         return Plain([answer(server, case) for case in cases], cached_share(server))
 
 
+PROCESSORS = {"enable_custom_logit_processor": True}
 CONFIGURATIONS = {
     "EAGLE-3 and model-free, overlap, page 1": {"head": True},
     "EAGLE-3 and model-free, no overlap, page 16": {"head": True, "disable_overlap_schedule": True, "page_size": 16},
@@ -178,7 +206,9 @@ def server(
     options = dict(request.param)
     head = tiny_head if options.pop("head", False) else None
     drafting = {"min_path_prob": 0.001}
-    settings = server_settings(index_directory, head=head, deterministic=True, drafting=drafting, **options)
+    settings = server_settings(
+        index_directory, head=head, deterministic=True, drafting=drafting, **options, **PROCESSORS
+    )
     with serving(tiny, settings) as running:
         yield running
 
@@ -187,6 +217,13 @@ def test_equal_to_plain_decoding_one_by_one(server: Server, cases: list[Case], p
     for case, reference in zip(cases, plain.answers, strict=True):
         assert_same(case, reference, answer(server, case))
     assert server.metric("agentspec_accepted_nodes_total") > 0, "no draft was ever right, so little was tried"
+
+
+def test_a_processor_that_knows_no_paths_turns_drafts_off(server: Server, sources: list[str]) -> None:
+    prompt = beginnings(sources, 2)[1]
+    meta = server.generate(**processed(prompt))["meta_info"]
+    assert meta["agentspec"][0]["drafted"] == {}
+    assert meta["agentspec"][0]["verify_steps"] == meta["completion_tokens"] - 1
 
 
 def test_equal_to_plain_decoding_in_batches(server: Server, cases: list[Case], plain: Plain) -> None:

@@ -41,7 +41,7 @@ class EscapedSpelling:
         self._codec = codec
         self._table = table
         self._by_pieces = by_pieces
-        self._pieces: dict[bytes, NDArray[np.int32]] = {}
+        self._pieces: dict[bytes, bytes] = {}
 
     def spell(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """`int32[M]`: the text of `tokens` (`int32[L]`) as it stands inside a JSON string."""
@@ -52,20 +52,20 @@ class EscapedSpelling:
         starts = np.append(0, np.flatnonzero(_cuts(traits)) + 1)
         ends = np.append(starts[1:], len(tokens))
         changed = np.logical_or.reduceat(traits & TokenTrait.ESCAPED != 0, starts)
+        # As bytes, which are cut, looked up and joined in a fraction of the time that arrays take.
+        data, size = np.ascontiguousarray(tokens).tobytes(), tokens.itemsize
         parts = []
         done = 0
-        for start, end in zip(starts[changed].tolist(), ends[changed].tolist(), strict=True):
-            parts += [tokens[done:start], self._piece(tokens[start:end])]
+        for start, end in zip((size * starts[changed]).tolist(), (size * ends[changed]).tolist(), strict=True):
+            piece = data[start:end]
+            parts += [data[done:start], self._pieces.get(piece) or self._piece(piece)]
             done = end
-        return np.concatenate([*parts, tokens[done:]])
+        return np.frombuffer(b"".join([*parts, data[done:]]), np.int32)
 
-    def _piece(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        key = tokens.tobytes()
-        spelled = self._pieces.get(key)
-        if spelled is None:
-            if len(self._pieces) >= MAX_PIECES:
-                self._pieces.clear()
-            spelled = self._pieces[key] = self._encode(tokens)
+    def _piece(self, piece: bytes) -> bytes:
+        if len(self._pieces) >= MAX_PIECES:
+            self._pieces.clear()
+        spelled = self._pieces[piece] = self._encode(np.frombuffer(piece, np.int32)).tobytes()
         return spelled
 
     def _encode(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -200,7 +200,7 @@ def find_tokens(text: NDArray[np.int32], part: NDArray[np.int32]) -> int | None:
     """Position of the first occurrence of `part` in `text`; None when there is none."""
     if not len(part) or len(part) > len(text):
         return None
-    for start in np.flatnonzero(text[: len(text) - len(part) + 1] == part[0]).tolist():
-        if np.array_equal(text[start : start + len(part)], part):
-            return int(start)
-    return None
+    starts = np.flatnonzero(text[: len(text) - len(part) + 1] == part[0])
+    for offset in range(1, len(part)):
+        starts = starts[text[starts + offset] == part[offset]]
+    return int(starts[0]) if len(starts) else None

@@ -51,10 +51,15 @@ PACE_SECONDS = 0.02
 
 PACED_CHUNKS = 10
 
+IDLE_SECONDS = 90.0
+"""Between the chunks of an idle stream."""
 
-def body_of(path: str, chunks: int, paced: bool) -> bytes:
-    """A request for a stream of some chunks; its text tells the fake engine whether to pace them."""
-    text = "paced" if paced else "fast"
+PAUSES = {"fast": 0.0, "paced": PACE_SECONDS, "idle": IDLE_SECONDS}
+"""What the fake engine waits between chunks, by a word in the prompt."""
+
+
+def body_of(path: str, chunks: int, text: str) -> bytes:
+    """A request for a stream of some chunks; its text, one of `PAUSES`, tells the fake engine how to pace them."""
     messages = [{"role": "user", "content": text}]
     fields: dict[str, Any] = {
         "/v1/chat/completions": {"messages": messages, "max_tokens": chunks},
@@ -97,11 +102,11 @@ class FakeEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """The chunks; the loop gets its turn between them, as with a real engine."""
-        pause = PACE_SECONDS if "paced" in str(request.prompt) else 0.0
+        pause = next(seconds for word, seconds in PAUSES.items() if word in str(request.prompt))
         chunks = request.sampling.max_tokens or 1
         for number in range(chunks):
             yield Chunk(text=TEXT, token_ids=(number,))
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause if number + 1 < chunks else 0.0)
         yield Chunk(finish_reason="stop", receipt=Receipt(prompt_tokens=3, completion_tokens=chunks))
 
 
@@ -138,9 +143,9 @@ def serve(pipe: Connection) -> None:
     asyncio.run(run())
 
 
-async def stream(port: int, path: str, chunks: int, paced: bool) -> float:
+async def stream(port: int, path: str, chunks: int, text: str) -> float:
     """Read one streamed answer; seconds from the request to its first token."""
-    body = body_of(path, chunks, paced)
+    body = body_of(path, chunks, text)
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     begun = time.perf_counter()
@@ -190,15 +195,15 @@ class Bench:
     async def _first_tokens(self, path: str) -> list[float]:
         async def delayed(number: int) -> float:
             await asyncio.sleep(PACE_SECONDS * PACED_CHUNKS * number / self._streams)
-            await stream(self._port, path, PACED_CHUNKS, paced=True)
-            return await stream(self._port, path, PACED_CHUNKS, paced=True)
+            await stream(self._port, path, PACED_CHUNKS, "paced")
+            return await stream(self._port, path, PACED_CHUNKS, "paced")
 
         return await asyncio.gather(*(delayed(number) for number in range(self._streams)))
 
     async def _all_at_once(self, path: str, chunks: int) -> tuple[float, float]:
         """Processor seconds of the server, and seconds of the clock."""
         cpu, begun = self._cpu(), time.perf_counter()
-        await asyncio.gather(*(stream(self._port, path, chunks, paced=False) for _ in range(self._streams)))
+        await asyncio.gather(*(stream(self._port, path, chunks, "fast") for _ in range(self._streams)))
         return self._cpu() - cpu, time.perf_counter() - begun
 
 

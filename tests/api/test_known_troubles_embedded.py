@@ -198,3 +198,15 @@ def test_function_and_custom_tools_of_responses(sdk: openai.OpenAI) -> None:
     written = "".join(event.delta for event in events if event.type == "response.custom_tool_call_input.delta")
     assert done[0].input == written
     assert json.dumps(written)
+
+
+def test_custom_tools_of_chat_completions(sdk: openai.OpenAI) -> None:
+    custom = {"type": "custom", "custom": {"name": "note", "description": "exactly this"}}
+    asked = {"model": "tiny", "messages": HELLO, "temperature": 0, "max_tokens": 120, "tools": [custom]}
+    choice = {"type": "custom", "custom": {"name": "note"}}
+    [call] = sdk.chat.completions.create(**asked, tool_choice=choice).choices[0].message.tool_calls
+    assert (call.type, call.custom.name) == ("custom", "note")
+    chunks = sdk.chat.completions.create(**asked, tool_choice=choice, stream=True)
+    deltas = [delta for chunk in chunks for delta in chunk.choices[0].delta.tool_calls or ()]
+    shown = [delta.model_dump(exclude_unset=True)["custom"] for delta in deltas]
+    assert "".join(custom["input"] for custom in shown) == call.custom.input

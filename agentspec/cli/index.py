@@ -14,9 +14,7 @@ from agentspec.cli.options import ConfigOption, JsonOption, ModelOption, load_se
 from agentspec.errors import IndexStoreError, InvalidRequestError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from agentspec.config import Settings
     from agentspec.index.build import BuildOptions, BuildReport
@@ -129,34 +127,14 @@ def _watch(repository: Path, tokenizer: IndexTokenizer, options: BuildOptions, a
     messages().print(f"watching {repository.resolve()}; Ctrl-C ends it", soft_wrap=True)
     options = replace(options, rebuild=False)
     # Ctrl-C is how a watch ends, whether it falls into a wait or into a build, which publishes whole or not at all.
-    with _interrupt_event() as stop, suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         watch_index(
             repository,
             tokenizer,
             options,
             on_report=lambda report: _show(report, options, as_json),
             on_error=show_error,
-            stop=stop,
         )
-
-
-@contextmanager
-def _interrupt_event() -> Iterator[threading.Event]:
-    """An event that SIGINT sets before it interrupts: an exception may be lost in a callback, the event is not."""
-    import signal
-    import threading
-
-    stop = threading.Event()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.default_int_handler(number, frame)
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _show(report: BuildReport, options: BuildOptions, as_json: bool) -> None:

@@ -258,7 +258,8 @@ def test_proxies_not_propagating_disconnects(
 ) -> None:
     engine.script = lambda request: [Chunk(0, "x"), SLOW]
     with kind(server.port) as proxy, httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}") as http:
-        request = http.build_request("POST", COMPLETIONS, json={"prompt": "x", "stream": stream}, timeout=0.3)
+        timeout = 30 if stream else 0.3
+        request = http.build_request("POST", COMPLETIONS, json={"prompt": "x", "stream": stream}, timeout=timeout)
         if stream:
             response = http.send(request, stream=True)
             next(response.iter_bytes())

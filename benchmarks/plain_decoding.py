@@ -14,12 +14,14 @@ import argparse
 import statistics
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from agentspec.benchmarking.llama_cpp import LlamaCpp, require_llama_cpp
 from agentspec.config import Settings
 from agentspec.engines.local.hardware import processor_name, read_bandwidth
 from agentspec.engines.local.model import SequenceInput, TargetModel
@@ -28,7 +30,7 @@ from agentspec.engines.local.native_model import NativeModel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIZES = (1, 2, 4, 8, 16, 32, 64)
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64)
 PREFILL = 512
 LLAMA_STEPS = 32
 FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN = 1_000, 40_000
@@ -42,8 +44,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=512, help="committed tokens before each step")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--gguf", help="also time llama.cpp (pip install xllamacpp) on this file")
+    parser.add_argument("--gguf", type=Path, help="also time llama.cpp (pip install xllamacpp) on this file")
     options = parser.parse_args()
+    if options.gguf:
+        require_llama_cpp(options.gguf)
 
     model = TargetModel.load(
         options.model, Settings.load().cache_directory, device="cpu", dtype=options.dtype, threads=options.threads
@@ -88,22 +92,13 @@ def agentspec_steps(model: NativeModel, context: int) -> dict[str, Callable[[], 
     return steps
 
 
-def llama_steps(gguf: str, context: int, threads: int) -> dict[str, Callable[[], float]]:
+def llama_steps(gguf: Path, context: int, threads: int) -> dict[str, Callable[[], float]]:
     """A plain step behind `context` tokens, averaged over `LLAMA_STEPS`, and a prefill of `PREFILL` tokens."""
-    import xllamacpp  # noqa: PLC0415 - not a dependency
-
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = gguf
-    parameters.n_ctx = max(context, PREFILL) + LLAMA_STEPS + 64
-    parameters.n_parallel = 1
-    parameters.n_batch = parameters.n_ubatch = PREFILL
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-    server = xllamacpp.Server(parameters)
+    llama = LlamaCpp(gguf, max(context, PREFILL) + LLAMA_STEPS + 64, threads, batch=PREFILL)
 
     def seconds(prompt: list[int], count: int) -> float:
-        request = {"prompt": prompt, "n_predict": count, "temperature": 0, "cache_prompt": True, "ignore_eos": True}
         begin = time.process_time()
-        server.handle_completions(request)
+        llama.complete(prompt, count, ignore_eos=True)
         return (time.process_time() - begin) / threads
 
     def random_prompt(length: int) -> list[int]:

@@ -58,7 +58,9 @@ class CostCurve:
 def measure_cost(model: TargetModel, budget: float = BUDGET_SECONDS) -> CostCurve:
     """Time passes of `model` over a small grid.
 
-    Other work on the machine only ever adds time, so the fastest of a few repetitions counts.
+    Other work on the machine only ever adds time, so the fastest of a few repetitions counts; and all sizes take turns,
+    so that a busy moment meets none of them in every repetition. A model that computes on the calling thread alone is
+    timed by that thread's processor time, in which the turns of other programs do not show at all.
 
     Args:
         model: the target; its forward is run on caches of its own.
@@ -68,32 +70,33 @@ def measure_cost(model: TargetModel, budget: float = BUDGET_SECONDS) -> CostCurv
     long = min(LONG_CONTEXT, model.context_length - GRID[-1])
     short = min(SHORT_CONTEXT, max(0, long // 2))
     cache = model.new_cache(long + GRID[-1])
-    _time_pass(model, cache, 1, short, deadline)  # first use: pages, kernels, threads
+    _time_pass(model, cache, 1, short)  # first use: pages, kernels, threads
+    fastest: dict[tuple[int, int], float] = {}
+    for tokens in GRID * REPETITIONS:
+        if fastest and time.perf_counter() > deadline:
+            break
+        for context in (short, long):
+            seconds = _time_pass(model, cache, tokens, context)
+            fastest[tokens, context] = min(seconds, fastest.get((tokens, context), seconds))
+    sizes = [tokens for tokens in GRID if (tokens, long) in fastest]
     base: list[float] = []
     slope: list[float] = []
-    for tokens in GRID:
-        if base and time.perf_counter() > deadline:
-            break
-        near = _time_pass(model, cache, tokens, short, deadline)
-        far = _time_pass(model, cache, tokens, long, deadline)
+    for tokens in sizes:
+        near, far = fastest[tokens, short], fastest[tokens, long]
         slope.append(max(0.0, (far - near) / (long - short)))
         base.append(max(near - slope[-1] * short, base[-1] if base else 0.0))
-    return CostCurve(GRID[: len(base)], tuple(base), tuple(slope))
+    return CostCurve(tuple(sizes), tuple(base), tuple(slope))
 
 
-def _time_pass(model: TargetModel, cache: KVCache, tokens: int, context: int, deadline: float) -> float:
+def _time_pass(model: TargetModel, cache: KVCache, tokens: int, context: int) -> float:
     """Seconds of a chain of `tokens` at `context`; the content of keys and values does not matter."""
+    clock = time.thread_time if model.runs_on_caller else time.perf_counter
     cache.length = context
     inputs = [SequenceInput(cache, torch.zeros(tokens, dtype=torch.int64), torch.arange(context, context + tokens))]
-    best = float("inf")
-    for _ in range(REPETITIONS):
-        start = time.perf_counter()
-        model.forward(inputs)
-        model.synchronise()
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() > deadline:
-            break
-    return best
+    start = clock()
+    model.forward(inputs)
+    model.synchronise()
+    return clock() - start
 
 
 def cost_curve(model: TargetModel, cache_directory: Path) -> CostCurve:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORMAT = 1
-"""Raised when the meaning of a measurement changes; older ones are then made again."""
+FORMAT = 2
+"""Raised when the meaning of a measurement changes, or the speed of what is measured: older ones are made again."""
 
 
 def remembered(cache_directory: Path, subject: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

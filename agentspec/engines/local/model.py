@@ -155,6 +155,11 @@ class TargetModel(ABC):
         """Everything that the speed of a pass depends on, besides the machine."""
         return f"{type(self).__name__} {self.layout} {self.vocab_size}"
 
+    @property
+    def runs_on_caller(self) -> bool:
+        """Whether a pass computes on the thread that asks for it and on nothing else."""
+        return False
+
     def synchronise(self) -> None:
         """Wait until everything that was asked of the device is done."""
         if self.device.type == "cuda":

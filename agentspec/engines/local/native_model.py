@@ -105,6 +105,11 @@ class NativeModel(TargetModel):
         self._decoder.set_threads(threads)
 
     @property
+    def runs_on_caller(self) -> bool:
+        """See `TargetModel.runs_on_caller`."""
+        return self._threads == 1
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that a pass reads whatever its size: those of all products, the head included."""
         shape = self.architecture

@@ -31,6 +31,7 @@ class TimedModel:
 
     context_length = 4096
     fingerprint = "timed"
+    runs_on_caller = False
 
     def __init__(self, fixed: float = 2e-3, row: float = 1e-4, pair: float = 2e-8) -> None:
         self.fixed, self.row, self.pair = fixed, row, pair
@@ -60,6 +61,52 @@ def test_the_curve_is_the_models_cost():
         expected = model.fixed + model.row * rows + model.pair * rows * context
         # Other work on the machine may add to any single pass, hence the wide upper side.
         assert 0.9 * expected < curve.seconds(rows, context) < 1.6 * expected
+
+
+class DescheduledModel(TimedModel):
+    """Computes on the calling thread, from which the system takes the core in every pass, longest in long ones."""
+
+    runs_on_caller = True
+
+    def forward(self, inputs) -> None:
+        [one] = inputs
+        rows = len(one.tokens)
+        time.sleep(5e-4 * rows)
+        end = time.thread_time() + self.fixed + self.row * rows
+        while time.thread_time() < end:
+            pass
+
+
+def test_turns_of_other_programs_do_not_count_where_one_thread_computes():
+    model = DescheduledModel()
+    curve = measure_cost(model, budget=10)
+    for rows in (1, 16, 64):
+        expected = model.fixed + model.row * rows
+        assert 0.9 * expected < curve.seconds(rows, 500) < 1.6 * expected
+
+
+class OnceBusyModel(TimedModel):
+    """Meets other work in as many passes as one repetition of the grid has, and in the first one of all."""
+
+    def forward(self, inputs) -> None:
+        if self.passes <= 2 * len(GRID):
+            time.sleep(0.02)
+        super().forward(inputs)
+
+
+def test_a_busy_moment_does_not_show_in_the_curve():
+    model = OnceBusyModel()
+    curve = measure_cost(model, budget=10)
+    for rows in (1, 64):
+        expected = model.fixed + model.row * rows
+        assert 0.9 * expected < curve.seconds(rows, 0) < 1.6 * expected
+
+
+def test_a_pass_of_one_thread_runs_on_the_caller(tiny_folder, tmp_path):
+    model = TargetModel.load(str(tiny_folder), tmp_path, device="cpu", dtype="float32", threads=1)
+    assert model.runs_on_caller
+    model.threads = 2
+    assert not model.runs_on_caller
 
 
 def test_measuring_a_slow_model_keeps_to_its_budget():

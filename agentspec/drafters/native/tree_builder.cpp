@@ -11,7 +11,7 @@ namespace {
 constexpr LookupLimits kRootLookup{.request = 48, .extra = 24, .repository = 48, .extra_enough = 6, .enough = 12};
 constexpr LookupLimits kInnerLookup{.request = 12, .extra = 6, .repository = 12, .extra_enough = 2, .enough = 4};
 constexpr std::size_t kFewCandidates = 4;      // nodes with fewer look for more
-constexpr int kMaxInnerLookups = 7;            // per tree
+constexpr int kMaxInnerLookups = 12;           // per tree
 constexpr std::size_t kContextTokens = kMaxMatch;
 
 Source main_source(const Proposal& proposal) {

@@ -11,7 +11,6 @@ Speed on this machine, verified, is `agentspec bench edit --sources`.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,7 +34,7 @@ from agentspec.index.store import IndexStore
 from agentspec.training.rollout import Rollout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -67,25 +66,15 @@ class Known(NamedTuple):
     vocab_size: int
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums over answers."""
+class Totals(NamedTuple):
+    """Sums over verify steps."""
 
-    tokens: int = 0
-    steps: int = 0
-    drafted: int = 0
-    seconds: float = 0.0
-    drafting_seconds: float = 0.0
-    plain_seconds: float = 0.0
-
-    def add(self, other: Totals) -> None:
-        """Pool."""
-        self.tokens += other.tokens
-        self.steps += other.steps
-        self.drafted += other.drafted
-        self.seconds += other.seconds
-        self.drafting_seconds += other.drafting_seconds
-        self.plain_seconds += other.plain_seconds
+    tokens: int
+    steps: int
+    drafted: int
+    seconds: float
+    drafting_seconds: float
+    plain_seconds: float
 
     def row(self) -> str:
         """Cells of the table."""
@@ -96,6 +85,11 @@ class Totals:
             f"{self.plain_seconds / self.seconds:.2f}",
         )
         return " | ".join(cells)
+
+
+def pooled(many: Iterable[Totals]) -> Totals:
+    """The sums of sums, one at least."""
+    return Totals(*map(sum, zip(*many, strict=True)))
 
 
 def recorded(target: Target, codec: TextCodec, tasks: Sequence[EditTask]) -> Iterator[Answer]:
@@ -124,7 +118,7 @@ def _stopped(tokens: list[int], stop: Sequence[str], codec: TextCodec) -> int:
 
 def replay(answer: Answer, drafter: Drafter | StreamDrafter | None, cost: CostCurve, known: Known) -> Totals:
     """One answer as the engine would decode it, with the time that it would take; no drafter: plainly."""
-    totals = Totals()
+    steps = []
     clock = StepClock(cost)
     drafting = ChoiceDrafting("simulation", known.vocab_size)
     start = len(answer.prompt)
@@ -152,9 +146,9 @@ def replay(answer: Answer, drafter: Drafter | StreamDrafter | None, cost: CostCu
         drafting.commit(emitted)
         spent = drafting.seconds - before
         plain = sum(cost.seconds(1, context + further) for further in range(len(emitted)))
-        totals.add(Totals(len(emitted), 1, len(drafting.tree), verify + spent, spent, plain))
+        steps.append(Totals(len(emitted), 1, len(drafting.tree), verify + spent, spent, plain))
         at += len(emitted)
-    return totals
+    return pooled(steps)
 
 
 def curve_of(text: str) -> CostCurve:
@@ -201,11 +195,10 @@ def main() -> int:
         print("| --- | --- | --- | --- | --- | --- |")
         for kind in [*KINDS, "all"]:
             for mode, drafter in draft_modes(target).items():
-                totals = Totals()
-                for answer in answers:
-                    if kind in (answer.task.kind, "all"):
-                        totals.add(replay(answer, None if mode == PLAIN else drafter, cost, known))
-                if totals.steps:
+                chosen = None if mode == PLAIN else drafter
+                of_kind = [answer for answer in answers if kind in (answer.task.kind, "all")]
+                if of_kind:
+                    totals = pooled(replay(answer, chosen, cost, known) for answer in of_kind)
                     print(f"| {kind} | {mode} | {totals.row()} |", flush=True)
     return 0
 

@@ -104,9 +104,8 @@ async def _run(settings: Settings, model: Path, repository: str, tasks: Sequence
     async with running_engine(settings, model) as engine:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("editing", total=len(tasks))
+            # This also warms caches, threads and allocators up.
             tasks = await cut_loops(engine, tasks, repository)
-            # The first pair warms caches, threads and allocators up; it is run again and counted then.
-            await run_pair(engine, tasks[0], repository, drafted_first=False)
             for number, task in enumerate(tasks):
                 pairs.append(await run_pair(engine, task, repository, drafted_first=number % 2 == 1))
                 progress.advance(bar)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from agentspec.drafters.base import DraftRequest
 from agentspec.drafters.fused_drafter import FusedDrafter
 from agentspec.drafters.tree_drafter import TreeDrafter
+from agentspec.drafters.warm_up import warm_up_request
 from agentspec.engines.base import EngineStats, ModelInfo, served_model
 from agentspec.engines.local.cache_store import CacheStore
 from agentspec.engines.local.drafting import ChoiceDrafting
@@ -255,11 +252,8 @@ class LocalEngine:
 
 def _warm_up(drafter: Drafter, target: Target) -> None:
     """Let the drafter look at the vocabulary and load what it needs before the first request comes."""
-    highest = target.model.vocab_size - 1
-    edit = f"Change this file:\n```python\n{inspect.getsource(LocalEngine)}```\n"
-    example = np.array([*target.tokenizer.encode(edit), highest], np.int32)
-    drafting = ChoiceDrafting("warm-up", target.model.vocab_size)
-    drafting.begin(drafter, DraftRequest(example, codec=target.tokenizer))
+    vocab_size = target.model.vocab_size
+    ChoiceDrafting("warm-up", vocab_size).begin(drafter, warm_up_request(target.tokenizer, vocab_size))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -12,6 +11,7 @@ import numpy as np
 
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.tree import DraftTree, Source
+from agentspec.drafters.warm_up import warm_up_request
 from agentspec.engines.sglang.binding import RequestBinding, parse
 
 if TYPE_CHECKING:
@@ -117,10 +117,9 @@ class DraftBook:
         drafter, codec = self._drafter, self._codec
         if drafter is None or codec is None:
             return
-        edit = f"Change this file:\n```python\n{inspect.getsource(DraftBook)}```\n"
-        example = np.array([*codec.encode(edit), self._vocabulary_size - 1], np.int32)
+        example = warm_up_request(codec, self._vocabulary_size)
         nobody = ActiveRequest(RequestBinding(), [])
-        self.guarded(nobody, "drafting could not begin", lambda: drafter.begin(DraftRequest(example, codec=codec)))
+        self.guarded(nobody, "drafting could not begin", lambda: drafter.begin(example))
 
     def find(self, request: Any) -> ActiveRequest | None:
         """What is known of a request; None before its first decode step."""

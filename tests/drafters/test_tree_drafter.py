@@ -80,6 +80,38 @@ def test_the_tree_is_the_one_that_a_plain_best_first_search_grows(
     )
 
 
+@given(prompt=prompts, seed=st.integers(0, 1000))
+@settings(deadline=None)
+def test_probabilities_do_not_depend_on_the_width_of_registers(prompt: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    everything = Budget(max_nodes=512, max_depth=3, min_path_prob=1e-9)
+    found = []
+    for wide in (True, False):
+        tree = TreeDrafter(_native.Ranker(weights, wide)).begin(DraftRequest(int32(prompt))).propose(everything)
+        assert len(tree) < everything.max_nodes  # no node was cut off by how it ranked
+        found.append(dict(zip(paths(tree.tokens.tolist(), tree.parents.tolist()), tree.prob.tolist(), strict=True)))
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+@given(prompt=st.lists(tokens, max_size=60), output=st.lists(tokens, max_size=60), pieces=st.lists(st.integers(1, 40)))
+@settings(deadline=None)
+def test_what_was_committed_is_found_like_what_was_in_the_prompt(
+    prompt: list[int], output: list[int], pieces: list[int]
+) -> None:
+    drafter = TreeDrafter(_native.Ranker(share_weights(1, 0)))
+    whole = drafter.begin(DraftRequest(int32(prompt + output))).propose(Budget(max_nodes=64))
+    session = drafter.begin(DraftRequest(int32(prompt)))
+    left = output
+    for piece in [*pieces, len(output)]:
+        session.commit(int32(left[:piece]))
+        left = left[piece:]
+    tree = session.propose(Budget(max_nodes=64))
+    assert tree.tokens.tolist() == whole.tokens.tolist()
+    assert tree.parents.tolist() == whole.parents.tolist()
+    assert tree.prob == pytest.approx(whole.prob, abs=1e-6)
+
+
 def naive_total(nodes: list[tuple[int, int, float]], node: int) -> float:
     probability = 1.0
     while node >= 0:

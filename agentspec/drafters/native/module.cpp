@@ -71,7 +71,7 @@ void load(nb::dict source, const char* name, Array& target) {
   std::copy(array.data(), array.data() + array.size(), reinterpret_cast<float*>(&target));
 }
 
-std::shared_ptr<Ranker> make_ranker(nb::dict source) {
+std::shared_ptr<Ranker> make_ranker(nb::dict source, bool wide) {
   RankerWeights weights;
   load(source, "origin_match", weights.origin_match);
   load(source, "relation_match", weights.relation_match);
@@ -81,7 +81,7 @@ std::shared_ptr<Ranker> make_ranker(nb::dict source) {
   load(source, "hidden_bias", weights.hidden_bias);
   load(source, "output", weights.output);
   load(source, "output_bias", weights.output_bias);
-  return std::make_shared<Ranker>(weights);
+  return std::make_shared<Ranker>(weights, wide);
 }
 
 void make_session(Session* self, std::shared_ptr<Ranker> ranker, Input<Token> prompt) {
@@ -207,7 +207,9 @@ NB_MODULE(_native, m) {
   m.attr("HIDDEN") = kHidden;
 
   nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")
-      .def(nb::new_(&make_ranker), "weights"_a, "From a dict of float32 arrays, named as in native/ranker.hpp.");
+      .def(nb::new_(&make_ranker), "weights"_a, "wide"_a = true,
+           "From a dict of float32 arrays, named as in native/ranker.hpp; `wide`: with wider registers, where the "
+           "processor has them.");
 
   nb::class_<IndexedText>(m, "IndexedText", "Tokens in memory, indexed by their contexts; shared between sessions.")
       .def(nb::new_(&make_text), "tokens"_a, "`int32[M]`; negative tokens separate pieces and are never drafted.")

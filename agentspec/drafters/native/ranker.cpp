@@ -102,7 +102,7 @@ AGENTSPEC_AVX2 float log_odds_avx2(const RankerWeights& weights, const Ranker::H
 
 }  // namespace
 
-Ranker::Ranker(const RankerWeights& weights)
+Ranker::Ranker(const RankerWeights& weights, [[maybe_unused]] bool wide)
     : weights_(weights), node_part_(&agentspec::node_part), log_odds_(&agentspec::log_odds) {
   for (int bucket = 0; bucket < kMatchBuckets; ++bucket) {
     none_[bucket] = std::exp(weights.none[bucket]);
@@ -118,7 +118,7 @@ Ranker::Ranker(const RankerWeights& weights)
     }
   }
 #ifdef AGENTSPEC_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (wide && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     node_part_ = &node_part_avx2;
     log_odds_ = &log_odds_avx2;
   }

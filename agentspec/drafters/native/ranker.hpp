@@ -46,7 +46,8 @@ using Features = std::array<float, kFeatures>;
 
 class Ranker {
  public:
-  explicit Ranker(const RankerWeights& weights);
+  // `wide`: with wider registers, where the processor has them.
+  explicit Ranker(const RankerWeights& weights, bool wide = true);
 
   float weight(const Candidate& candidate) const {
     return weights_of_candidates_[static_cast<int>(candidate.origin)][static_cast<int>(candidate.relation)]

@@ -19,7 +19,6 @@ import torch
 
 from agentspec.benchmarking.codec import FileCodec
 from agentspec.benchmarking.draft_modes import PLAIN, draft_modes
-from agentspec.benchmarking.repetition import tokens_before_loop
 from agentspec.benchmarking.tasks import KINDS, editing_tasks
 from agentspec.cli.ready_model import ready_model
 from agentspec.cli.session import index_repository
@@ -31,6 +30,7 @@ from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.speculation import StepClock
 from agentspec.engines.local.target import load_target
 from agentspec.index.store import IndexStore
+from agentspec.repetition import tokens_before_loop
 from agentspec.training.rollout import Rollout
 
 if TYPE_CHECKING:

@@ -1,13 +1,12 @@
-"""Where a text begins to repeat itself: small models loop, and any drafter drafts loops."""
+"""Tasks whose answers end where the model begins to repeat itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from agentspec.benchmarking.measure import measure
+from agentspec.repetition import tokens_before_loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,35 +14,8 @@ if TYPE_CHECKING:
     from agentspec.benchmarking.editing import EditTask
     from agentspec.engines.base import Engine
 
-LONGEST_PERIOD = 96
-"""Tokens of the longest passage whose repetition is noticed."""
-REPEATED_TOKENS = 16
-"""Tokens that must come again at least before it is called a loop: short passages recur in any code."""
 FEWEST_TOKENS = 8
 """Of an answer that is cut."""
-
-
-def tokens_before_loop(tokens: Sequence[int]) -> int:
-    """Length of the part of a text before it says again what it has just said.
-
-    A loop begins where the next `max(P, REPEATED_TOKENS)` tokens are each the one P places before, for a period P of at
-    most `LONGEST_PERIOD` tokens.
-
-    Args:
-        tokens: of the text.
-
-    Returns:
-        The index of the first repeated token; `len(tokens)` when there is no loop.
-    """
-    text = np.asarray(tokens, np.int64)
-    first = len(text)
-    for period in range(1, min(LONGEST_PERIOD, len(text) - 1) + 1):
-        length = max(period, REPEATED_TOKENS)
-        same = np.concatenate([[0], np.cumsum(text[period:] == text[:-period])])
-        starts = np.flatnonzero(same[length:] - same[:-length] == length)
-        if len(starts):
-            first = min(first, int(starts[0]) + period)
-    return first
 
 
 async def cut_loops(engine: Engine, tasks: Sequence[EditTask], repository: str) -> list[EditTask]:

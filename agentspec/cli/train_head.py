@@ -32,14 +32,17 @@ def train_head(
     ] = True,
     text: Annotated[list[Path] | None, typer.Option(help="A text file, or a folder of them; repeatable.")] = None,
     chat: Annotated[list[Path] | None, typer.Option(help="A JSONL file of conversations; repeatable.")] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Questions about package code.")] = 4600,
-    documents: Annotated[int, typer.Option(min=0, help="Plain documents of package code to continue.")] = 2000,
+    prompts: Annotated[int, typer.Option(min=1, help="Questions about package code.")] = 12_000,
+    documents: Annotated[int, typer.Option(min=0, help="Plain documents of package code to continue.")] = 6000,
     held_out: Annotated[int, typer.Option(min=1, help="Sequences of each sort kept for measuring.")] = 64,
     max_new: Annotated[int, typer.Option(min=1, help="Longest answer of the model, in tokens.")] = 192,
     record_minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop recording answers after this long.", show_default=False)
     ] = None,
     draft_vocab: Annotated[int, typer.Option(min=16, help="Tokens the head can propose.")] = 4864,
+    start: Annotated[
+        Path | None, typer.Option(help="Folder of a head to train further, on other data or for longer.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps.")] = 3000,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens per step.")] = 2048,
     test_time_steps: Annotated[int, typer.Option(min=1, help="Tokens drafted ahead in training.")] = 3,
@@ -69,7 +72,12 @@ def train_head(
         seed=seed,
     )
     recipe = Recipe(
-        steps=steps, batch_tokens=batch_tokens, test_time_steps=test_time_steps, learning_rate=learning_rate, seed=seed
+        steps=steps,
+        batch_tokens=batch_tokens,
+        test_time_steps=test_time_steps,
+        single_share=Recipe().single_share if start is None else 0.0,
+        learning_rate=learning_rate,
+        seed=seed,
     )
     plan = HeadPlan(
         model=settings.engine.model,
@@ -80,6 +88,7 @@ def train_head(
         recipe=recipe,
         max_new=max_new,
         draft_vocab_size=draft_vocab,
+        start=start,
         record_seconds=math.inf if record_minutes is None else 60 * record_minutes,
         threads=threads,
     )

@@ -51,8 +51,8 @@ class DataPlan:
     packages: bool = True
     chats: tuple[Path, ...] = ()
     texts: tuple[Path, ...] = ()
-    prompts: int = 4600
-    documents: int = 2000
+    prompts: int = 12_000
+    documents: int = 6000
     held_out: int = 64
     longest_prompt: int = 300
     longest_document: int = 720

@@ -94,7 +94,7 @@ def record(
     report: Callable[[int, int], None],
     deadline: float = math.inf,
 ) -> list[Path]:
-    """Let the target answer all prompts and store what it saw; shards that exist are kept.
+    """Let the target answer all prompts and store what is worth learning; shards that exist are kept.
 
     Args:
         rollout: the target.
@@ -118,6 +118,7 @@ def record(
         if not file.exists():
             if done and time.monotonic() > deadline:
                 return files[:done]
-            write_shard(file, rollout.generate(groups[number], max_new))
+            sequences = rollout.generate(groups[number], max_new)
+            write_shard(file, [one.worth_learning() for one in sequences] if max_new else sequences)
         report(done + 1, len(files))
     return files

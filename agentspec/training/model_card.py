@@ -56,6 +56,7 @@ def model_card(
             f"- Target: {plan.model}",
             f"- Draft vocabulary: {plan.draft_vocab_size} tokens",
             f"- Data: {len(train)} sequences, {train.tokens:,} tokens, recorded of {' and '.join(sources)}",
+            *([f"- Begun as: the head in `{plan.start.name}`, trained further"] if plan.start else []),
             f"- Training: {recipe.steps} steps of at most {recipe.batch_tokens} tokens, {recipe.test_time_steps} steps "
             f"of training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
             f"{recipe.learning_rate:g}, seed {recipe.seed}",

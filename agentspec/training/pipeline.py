@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,8 +13,8 @@ import torch
 from transformers import AutoConfig
 
 from agentspec.drafters.base import Budget
-from agentspec.drafters.eagle3.checkpoint import save_head
-from agentspec.drafters.eagle3.config import default_capture
+from agentspec.drafters.eagle3.checkpoint import load_head, save_head
+from agentspec.drafters.eagle3.config import HeadConfig, default_capture
 from agentspec.drafters.eagle3.drafter import Eagle3Drafter
 from agentspec.engines.local.architecture import Architecture
 from agentspec.engines.local.checkpoint import Checkpoint, model_folder
@@ -80,7 +80,8 @@ class HeadPlan:
         data: what to train on.
         recipe: how to train.
         max_new: most tokens the target answers to a prompt.
-        draft_vocab_size: tokens the head can propose.
+        draft_vocab_size: tokens the head can propose; where one is trained further, its own count.
+        start: folder of a head to train further; None: begin with the target's last layer.
         record_seconds: no further data is recorded after that time; all of the plan's otherwise.
         threads: CPU threads of the target; None: chosen by measurement.
     """
@@ -93,6 +94,7 @@ class HeadPlan:
     recipe: Recipe
     max_new: int = 192
     draft_vocab_size: int = 4864
+    start: Path | None = None
     record_seconds: float = math.inf
     threads: int | None = None
 
@@ -118,7 +120,9 @@ def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
             f"no head for {plan.model} can be trained here: that takes a Llama, Qwen2 or Qwen3 model of at least "
             f"{FEWEST_LAYERS} layers; train one with SpecForge, whose heads load here as they are"
         )
-    capture = default_capture(config.num_hidden_layers)
+    capture: tuple[int, ...] = default_capture(config.num_hidden_layers)
+    if plan.start is not None:
+        capture = HeadConfig.read(plan.start).capture or capture
     data = choose_data(plan.data, Tokenizer.load(folder), plan.work / "data.json")
     train, held_out = _record(plan, data, capture, reporter)
     head = _initial_head(plan, folder, capture, train, config.vocab_size)
@@ -127,7 +131,8 @@ def train_head(plan: HeadPlan, reporter: Reporter) -> Path:
     history = trainer.run(lambda progress: reporter.training(progress, plan.recipe.steps))
     save_head(head, plan.output)
     drafter = Eagle3Drafter.load(plan.output, embedding, config.num_hidden_layers, torch.float32)
-    card = model_card(plan, data, train, history, _replay(plan.work, drafter))
+    made = replace(plan, draft_vocab_size=head.config.draft_vocab_size)
+    card = model_card(made, data, train, history, _replay(plan.work, drafter))
     (plan.output / "README.md").write_text(card, encoding="utf-8")
     return plan.output
 
@@ -187,6 +192,9 @@ def _store(work: Path, names: Sequence[str]) -> FeatureStore:
 def _initial_head(
     plan: HeadPlan, folder: Path, capture: tuple[int, ...], train: FeatureStore, vocab_size: int
 ) -> Eagle3Head:
+    if plan.start is not None:
+        hidden = train[0].hidden.shape[1] // len(capture)
+        return load_head(plan.start, hidden=hidden, vocab_size=vocab_size, dtype=torch.float32).train().requires_grad_()
     count = min(plan.draft_vocab_size, vocab_size)
     tokens = frequent_tokens((train[index] for index in range(len(train))), vocab_size, count)
     return initial_head(folder, capture, torch.as_tensor(tokens), plan.recipe.seed)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from agentspec.engines.local.model import SequenceInput
+from agentspec.repetition import tokens_before_loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 PREFILL_SEQUENCES = 4
 """Prompts that go through prefill together; bounds the memory of the logits of all their tokens."""
+
+PROMPT_TOKENS = 192
+"""Last tokens of a prompt that a head learns from; one in use looks back about as far."""
+
+LOOKED_AFTER = 16
+"""Tokens generated between two looks at whether a sequence has begun to repeat itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,21 @@ class Features:
     top_ids: Tensor
     top_logprobs: Tensor
 
+    def worth_learning(self) -> Features:
+        """The last `PROMPT_TOKENS` tokens of the prompt, and the output up to where it begins to repeat itself.
+
+        A loop is a copy, which any source drafts; a head that learns loops learns little else.
+        """
+        first = max(0, self.prompt_length - PROMPT_TOKENS)
+        part = slice(first, self.prompt_length + tokens_before_loop(self.tokens[self.prompt_length :].tolist()))
+        return Features(
+            self.tokens[part],
+            self.prompt_length - first,
+            self.hidden[part],
+            self.top_ids[part],
+            self.top_logprobs[part],
+        )
+
 
 @dataclass(slots=True)
 class _Sequence:
@@ -54,6 +76,12 @@ class _Sequence:
     hidden: list[Tensor] = field(default_factory=list)
     top_ids: list[Tensor] = field(default_factory=list)
     top_logprobs: list[Tensor] = field(default_factory=list)
+
+    @property
+    def loops(self) -> bool:
+        """Whether the output has begun to repeat itself."""
+        output = self.tokens[self.prompt_length :]
+        return tokens_before_loop(output) < len(output)
 
     def features(self) -> Features:
         return Features(
@@ -87,7 +115,8 @@ class Rollout:
             max_new: most tokens generated per prompt; 0 records the prompts alone, as if they were output.
 
         Returns:
-            One entry per prompt, in order. An end token closes a sequence and stays in it.
+            One entry per prompt, in order. An end token closes a sequence and stays in it; a sequence that repeats
+            itself is not continued for long.
         """
         sequences = [
             _Sequence(self._model.new_cache(len(prompt) + max_new), list(prompt), len(prompt) if max_new else 1)
@@ -95,8 +124,11 @@ class Rollout:
         ]
         for start in range(0, len(sequences), PREFILL_SEQUENCES):
             self._advance(sequences[start : start + PREFILL_SEQUENCES])
-        for _ in range(max_new):
-            running = [one for one in sequences if one.tokens[-1] not in self._model.eos_token_ids]
+        running = sequences
+        for generated in range(max_new):
+            running = [one for one in running if one.tokens[-1] not in self._model.eos_token_ids]
+            if generated % LOOKED_AFTER == 0:
+                running = [one for one in running if not one.loops]
             if not running:
                 break
             for one in running:

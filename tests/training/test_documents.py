@@ -6,7 +6,7 @@ import pytest
 
 import agentspec.drafters
 from agentspec.training.data import NEVER, DataPlan
-from agentspec.training.documents import EXCERPT_CHARACTERS, FENCE, LONGEST_LINE, documents
+from agentspec.training.documents import EXCERPT_CHARACTERS, FENCE, LONGEST_LINE, MOST_ROUNDS, documents
 
 SOURCES = sorted(Path(agentspec.drafters.__file__).parent.rglob("*.py"))
 FILES = [file for file in SOURCES if FENCE not in file.read_text()]
@@ -33,6 +33,12 @@ def test_all_kinds_come_up(made):
     assert any(
         "<<<<<<< SEARCH\n" in text and text.endswith("\n=======\n") for text in documents(FILES * 30, 400, seed=2)
     )
+
+
+def test_a_file_gives_several_excerpts_but_not_the_same_one_twice():
+    once = documents([max(FILES, key=lambda file: file.stat().st_size)], 1000, seed=3)
+    assert 1 < len(once) <= MOST_ROUNDS
+    assert len(set(once)) == len(once)
 
 
 def test_the_seed_fixes_the_choice(made):

@@ -94,6 +94,30 @@ def test_a_head_comes_out_and_drafts(small_folder, texts, chats, tmp_path):
     assert again.steps == again.recorded == []
 
 
+def test_a_head_is_trained_further(small_folder, texts, tmp_path):
+    data = DataPlan(packages=False, texts=(texts,), held_out=3)
+    first = train_head(plan(small_folder, tmp_path / "first", data=data), Notes())
+    # The rate is nothing, so what comes out is what went in.
+    recipe = replace(RECIPE, learning_rate=0.0, single_share=0.0)
+    further = plan(small_folder, tmp_path / "further", data=data, recipe=recipe, start=first, draft_vocab_size=50)
+    second = train_head(further, Notes())
+    assert (second / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    card = (second / "README.md").read_text()
+    assert "- Draft vocabulary: 100 tokens" in card
+    assert "- Begun as: the head in `head`, trained further" in card
+    changed = train_head(replace(further, work=tmp_path / "w", output=tmp_path / "h", recipe=RECIPE), Notes())
+    assert (changed / "model.safetensors").read_bytes() != (first / "model.safetensors").read_bytes()
+
+
+def test_a_head_of_another_model_is_not_trained_further(small_folder, texts, tmp_path):
+    data = DataPlan(packages=False, texts=(texts,), held_out=3)
+    first = train_head(plan(small_folder, tmp_path / "first", data=data), Notes())
+    config = json.loads((first / "config.json").read_text())
+    (first / "config.json").write_text(json.dumps({**config, "hidden_size": 2 * config["hidden_size"]}))
+    with pytest.raises(ModelError, match="made for a model of width"):
+        train_head(plan(small_folder, tmp_path / "further", data=data, start=first), Notes())
+
+
 def test_too_little_data_is_said(small_folder, tmp_path):
     with pytest.raises(InvalidRequestError, match="too little to train on"):
         train_head(plan(small_folder, tmp_path), Notes())

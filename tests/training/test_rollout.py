@@ -1,11 +1,13 @@
 """What is recorded against transformers' own generation."""
 
+from types import SimpleNamespace
+
 import torch
 from transformers import AutoModelForCausalLM
 
 from agentspec.engines.local.model import TargetModel
 from agentspec.training.features import FeatureStore, record
-from agentspec.training.rollout import Rollout
+from agentspec.training.rollout import LOOKED_AFTER, PROMPT_TOKENS, Features, Rollout
 
 CAPTURE = (2, 3, 4)
 
@@ -39,6 +41,61 @@ def test_texts_are_read_and_count_as_output(small_folder):
     (one,) = Rollout(load(small_folder), CAPTURE).generate([[4, 5, 6]], 0)
     assert one.tokens.tolist() == [4, 5, 6]
     assert one.prompt_length == 1
+
+
+def rows(tokens: list[int], prompt_length: int) -> Features:
+    """Every row says its own number."""
+    numbers = torch.arange(len(tokens))[:, None]
+    return Features(torch.tensor(tokens), prompt_length, numbers, numbers, numbers.float())
+
+
+def test_loops_and_the_beginnings_of_long_prompts_are_not_worth_learning():
+    prompt, said = list(range(PROMPT_TOKENS + 5)), list(range(700, 730))
+    learnt = rows([*prompt, *said, *said, 1], len(prompt)).worth_learning()
+    assert learnt.tokens.tolist() == [*prompt[5:], *said]
+    assert learnt.prompt_length == PROMPT_TOKENS
+    for kept in (learnt.hidden, learnt.top_ids, learnt.top_logprobs):
+        assert kept[:, 0].tolist() == list(range(5, len(prompt) + len(said)))
+    short = rows([1, 2, *said], 2).worth_learning()
+    assert short.tokens.tolist() == [1, 2, *said]
+    assert short.prompt_length == 2
+
+
+class Circle:
+    """A target that counts in a circle; of token 99 it says the end."""
+
+    eos_token_ids = frozenset({98})
+    length = 20
+
+    def new_cache(self, slots: int) -> SimpleNamespace:
+        return SimpleNamespace(length=0, slots=slots)
+
+    def forward_with_hidden(self, inputs, capture):
+        tokens = torch.cat([one.tokens for one in inputs])
+        following = torch.where(tokens == 99, 98, (tokens + 1) % self.length)
+        logits = torch.zeros(len(tokens), 100)
+        logits[torch.arange(len(tokens)), following] = 1.0
+        return logits, torch.zeros(len(tokens), len(capture))
+
+
+def test_an_output_that_repeats_itself_is_not_continued_and_what_repeats_is_not_kept(tmp_path):
+    rollout = Rollout(Circle(), CAPTURE, top=2)  # type: ignore[arg-type]
+    prompts = [[50, 3], [99]]
+    looping, ending = rollout.generate(prompts, 400)
+    length = len(looping.tokens) - 2
+    # A whole circle must come again before it counts.
+    assert 2 * Circle.length <= length < 2 * Circle.length + LOOKED_AFTER
+    assert ending.tokens.tolist() == [99, 98]
+
+    def recorded(max_new):
+        folder = tmp_path / str(max_new)
+        files = record(rollout, prompts, folder, shard_size=2, max_new=max_new, report=lambda *_: None)
+        return {tuple(one.tokens.tolist()) for one in FeatureStore(files)}
+
+    circle = [(3 + step) % Circle.length for step in range(1, Circle.length + 1)]
+    assert recorded(400) == {(50, 3, *circle), (99, 98)}
+    # What is only read is no output of the target's, and stays as it is.
+    assert recorded(0) == {(50, 3), (99,)}
 
 
 def test_a_recording_goes_on_where_it_was_and_stops_in_time(small_folder, tmp_path):

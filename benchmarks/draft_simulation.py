@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from agentspec.benchmarking.codec import FileCodec
 from agentspec.benchmarking.draft_modes import PLAIN, draft_modes
-from agentspec.benchmarking.tasks import KINDS, editing_tasks
+from agentspec.benchmarking.tasks import KINDS
+from agentspec.cli.indexed_tasks import indexed_tasks
 from agentspec.cli.ready_model import ready_model
-from agentspec.cli.session import index_repository
 from agentspec.config import Settings
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.eagle3.drafter import shipped_head
@@ -29,7 +28,6 @@ from agentspec.engines.local.cost import CostCurve
 from agentspec.engines.local.drafting import ChoiceDrafting
 from agentspec.engines.local.speculation import StepClock
 from agentspec.engines.local.target import load_target
-from agentspec.index.store import IndexStore
 from agentspec.repetition import tokens_before_loop
 from agentspec.training.rollout import Rollout
 
@@ -181,12 +179,11 @@ def main() -> int:
         },
     )
     folder = ready_model(settings)
-    codec = FileCodec.load(folder)
-    snapshot = IndexStore(index_repository(settings, arguments.repository).store).current()
+    snapshot, codec, tasks = indexed_tasks(settings, folder, arguments.repository, None, arguments.prompts)
     target = load_target(settings)
     if target.head is None:
         parser.error(f"no head is shipped for {arguments.model}; name one with --head")
-    answers = list(recorded(target, codec, editing_tasks(snapshot, codec, list(KINDS), arguments.prompts)))
+    answers = list(recorded(target, codec, tasks))
     known = Known(snapshot, codec, target.model.vocab_size)
     assert isinstance(target.cost, CostCurve)
     for cost in arguments.rows_ms or [target.cost]:

@@ -16,17 +16,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentspec.benchmarking.codec import FileCodec
 from agentspec.benchmarking.draft_modes import PLAIN, draft_modes, mode_rows, run_modes
-from agentspec.benchmarking.tasks import KINDS, editing_tasks
+from agentspec.benchmarking.tasks import KINDS
+from agentspec.cli.indexed_tasks import indexed_tasks
 from agentspec.cli.ready_model import ready_model
-from agentspec.cli.session import index_repository
 from agentspec.config import Settings
 from agentspec.drafters.base import StreamDrafter, StreamSession
 from agentspec.drafters.eagle3.drafter import shipped_head
 from agentspec.drafters.tree import ROOT, DraftTree, Source
 from agentspec.engines.local.target import load_target
-from agentspec.index.store import IndexStore
 from benchmarks.acceptance_plot import Line, draw
 
 if TYPE_CHECKING:
@@ -172,8 +170,7 @@ def main() -> int:
         },
     )
     folder = ready_model(settings)
-    store = IndexStore(index_repository(settings, arguments.repository).store)
-    tasks = editing_tasks(store.current(), FileCodec.load(folder), arguments.kind or list(KINDS), arguments.prompts)
+    tasks = indexed_tasks(settings, folder, arguments.repository, arguments.kind, arguments.prompts).tasks
     target = load_target(settings)
     modes = {mode: ObservedDrafter(drafter) for mode, drafter in draft_modes(target).items()}
     rows = mode_rows(

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING
 import structlog
 import torch
 
-from agentspec.benchmarking.codec import FileCodec
 from agentspec.benchmarking.editing import StoredRepositories, summarise_mode
 from agentspec.benchmarking.measure import measure
-from agentspec.benchmarking.tasks import KINDS, editing_tasks
-from agentspec.cli.session import index_repository
+from agentspec.cli.indexed_tasks import indexed_tasks
 from agentspec.config import Settings
 from agentspec.drafters.base import Budget
 from agentspec.drafters.eagle3.checkpoint import load_head
@@ -34,7 +32,6 @@ from agentspec.engines.local.checkpoint import Checkpoint, model_folder
 from agentspec.engines.local.draft_head import EMBEDDING
 from agentspec.engines.local.model import TargetModel
 from agentspec.engines.sglang.engine import SGLangEngine
-from agentspec.index.store import IndexStore
 from agentspec.training.replay import replay_head
 from agentspec.training.rollout import Rollout
 
@@ -119,12 +116,8 @@ def main() -> int:
     head = arguments.head or shipped_head(arguments.model)
     if head is None:
         parser.error(f"no head comes with {arguments.model}; name one with --head")
-    codec = FileCodec.load(folder)
-    store = IndexStore(index_repository(settings, arguments.repository).store)
-    tasks = [
-        replace(task, max_tokens=min(task.max_tokens, arguments.max_tokens))
-        for task in editing_tasks(store.current(), codec, list(KINDS), arguments.tasks)
-    ]
+    _, codec, tasks = indexed_tasks(settings, folder, arguments.repository, None, arguments.tasks)
+    tasks = [replace(task, max_tokens=min(task.max_tokens, arguments.max_tokens)) for task in tasks]
     print("| engine | tokens | verify steps | tokens per step | equal to plain |\n| --- | --- | --- | --- | --- |")
     plain: list[tuple[int, ...]] = []
     equal = True

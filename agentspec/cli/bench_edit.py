@@ -53,7 +53,7 @@ def edit(
 
     With --sources every kind of draft runs by itself too. Exits with 1 when a request fails or a text differs.
     """
-    from agentspec.benchmarking.tasks import KINDS
+    from agentspec.cli.indexed_tasks import indexed_tasks
     from agentspec.cli.ready_model import ready_model
 
     settings = load_settings(
@@ -69,7 +69,7 @@ def edit(
         },
     )
     folder = ready_model(settings)
-    tasks = _tasks(settings, folder, repository, kinds or list(KINDS), prompts)
+    tasks = indexed_tasks(settings, folder, repository, kinds, prompts).tasks
     if sources:
         compare_sources(settings, tasks, repository.resolve(), gguf, as_json=as_json)
         return
@@ -80,16 +80,6 @@ def edit(
         _print_tables(pairs)
     if not all(pair.identical for pair in pairs):
         raise typer.Exit(DIFFERENT_OUTPUT)
-
-
-def _tasks(settings: Settings, model: Path, repository: Path, kinds: Sequence[str], count: int) -> list[EditTask]:
-    from agentspec.benchmarking.codec import FileCodec
-    from agentspec.benchmarking.tasks import editing_tasks
-    from agentspec.cli.session import index_repository
-    from agentspec.index.store import IndexStore
-
-    store = IndexStore(index_repository(settings, repository).store)
-    return editing_tasks(store.current(), FileCodec.load(model), kinds, count)
 
 
 async def _run(settings: Settings, model: Path, repository: str, tasks: Sequence[EditTask]) -> list[Pair]:

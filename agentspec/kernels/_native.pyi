@@ -1,8 +1,9 @@
-"""Native CPU kernels: a batch-invariant decoder, and the memory bandwidth it is measured against."""
+"""Native CPU kernels: a batch-invariant decoder, the memory bandwidth it is measured against, and drafting."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 KEY_BLOCK: int
@@ -13,7 +14,11 @@ MAX_HEAD_DIM: int
 """Widest head."""
 
 class Decoder:
-    """A Llama-like decoder. Stored arrays are float32, or bfloat16 as the 16-bit integers that hold it."""
+    """A Llama-like decoder. Stored arrays are float32, or bfloat16 as the 16-bit integers that hold it.
+
+    With `bytes` it rounds weights to 8 bits, and activations as they come, where the processor multiplies those; never
+    the fusion.
+    """
 
     def __init__(
         self,
@@ -27,6 +32,7 @@ class Decoder:
         bfloat16: bool,
         threads: int,
         instruction_set: str = "",
+        bytes: bool = False,
     ) -> None: ...
     def add_layer(
         self,
@@ -50,6 +56,8 @@ class Decoder:
     def set_threads(self, threads: int) -> None: ...
     @property
     def instruction_set(self) -> str: ...
+    @property
+    def bytes(self) -> bool: ...
     def forward(
         self,
         *,
@@ -65,9 +73,53 @@ class Decoder:
         capture: Sequence[int],
         logits: NDArray[Any],
         hidden: NDArray[Any],
-        embeddings: NDArray[Any] | None = None,
-        drafted: int = 0,
     ) -> None: ...
-    def fuse(self, features: NDArray[Any], stream: NDArray[Any]) -> None: ...
+
+class TreeGrowth:
+    """A draft tree that grows level by level, each time below its likeliest leaves; see `session.Growth`.
+
+    What is said of rows describes the nodes that `add_level` wants expanded: which of the rows before holds each one's
+    parent (`sources`, `int64[r]`), their tokens (`following`, `int64[r]`) and which of all nodes expanded so far each
+    of them sees (`mask`, `bool[r, drafted + r]`).
+    """
+
+    def __init__(self, *, depth: int, width: int, children: int, min_path_prob: float, level_gain: float) -> None: ...
+    def add_level(self, ids: NDArray[np.int64], probs: NDArray[np.float32]) -> bool: ...
+    @property
+    def children(self) -> int: ...
+    @property
+    def tokens(self) -> NDArray[np.int32]: ...
+    @property
+    def parents(self) -> NDArray[np.int32]: ...
+    @property
+    def probs(self) -> NDArray[np.float32]: ...
+    @property
+    def sources(self) -> NDArray[np.int64]: ...
+    @property
+    def following(self) -> NDArray[np.int64]: ...
+    @property
+    def mask(self) -> NDArray[np.bool_]: ...
+
+class DraftHead:
+    """An EAGLE-3 head, whose layer and fusion are a `Decoder`'s; see `HeadRunner` for what it does."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        embedding: NDArray[Any],
+        draft_to_target: NDArray[np.int64],
+        frequencies: NDArray[Any],
+        rope_scale: float,
+    ) -> None: ...
+    def read(
+        self, memory: DraftMemory, length: int, features: NDArray[Any], following: NDArray[np.int64], position: int
+    ) -> None: ...
+    def draft(self, memory: DraftMemory, length: int, growth: TreeGrowth, position: int) -> None: ...
+
+class DraftMemory:
+    """What a head keeps of one text."""
+
+    def __init__(self, head: DraftHead, slots: int) -> None: ...
+    def shift(self, dropped: int) -> None: ...
 
 def read_bandwidth(bytes: int, threads: int, passes: int) -> float: ...

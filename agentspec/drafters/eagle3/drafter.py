@@ -35,6 +35,7 @@ class Eagle3Drafter:
         layers: of the target.
         growth: bounds of the trees.
         threads: CPU threads for the native kernels; None: torch computes.
+        exact: see `NativeHead`.
 
     Attributes:
         capture: layers of the target whose incoming stream the head reads, ascending.
@@ -47,6 +48,8 @@ class Eagle3Drafter:
         layers: int,
         growth: Growth | None = None,
         threads: int | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self.capture = head.config.capture or default_capture(layers)
         low, middle, high = self.capture
@@ -60,10 +63,19 @@ class Eagle3Drafter:
         self._growth = growth or Growth()
         self._native: NativeHead | None = None
         if threads is not None and NativeHead.computes(head.config, self._embedding):
-            self._native = NativeHead(head, self._embedding, threads)
+            self._native = NativeHead(head, self._embedding, threads, exact=exact)
 
     @classmethod
-    def load(cls, folder: Path, embedding: Tensor, layers: int, dtype: torch.dtype, threads: int | None = None) -> Self:
+    def load(
+        cls,
+        folder: Path,
+        embedding: Tensor,
+        layers: int,
+        dtype: torch.dtype,
+        threads: int | None = None,
+        *,
+        exact: bool = False,
+    ) -> Self:
         """Load the head in `folder` for a target.
 
         Args:
@@ -72,13 +84,14 @@ class Eagle3Drafter:
             layers: of the target.
             dtype: to compute in.
             threads: CPU threads for the native kernels; None: torch computes.
+            exact: see `NativeHead`.
 
         Raises:
             ModelError: see `load_head`; or the head reads layers that the target does not have.
         """
         vocab_size, hidden = embedding.shape
         head = load_head(folder, hidden=hidden, vocab_size=vocab_size, dtype=dtype)
-        return cls(head, embedding, layers, threads=threads)
+        return cls(head, embedding, layers, threads=threads, exact=exact)
 
     def begin(self) -> Eagle3Session:
         """Start a text."""

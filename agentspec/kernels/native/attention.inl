@@ -43,8 +43,7 @@ inline float soften(float* scores, int64_t count) {
   for (int64_t i = count; i < padded; ++i) scores[i] = scores[count - 1];
   Vector peaks = load(scores);
   for (int64_t i = kLanes; i < padded; i += kLanes) peaks = maximum(peaks, load(scores + i));
-  float peak = peaks[0];
-  for (int lane = 1; lane < kLanes; ++lane) peak = peaks[lane] > peak ? peaks[lane] : peak;
+  const float peak = highest_lane(peaks);
   const auto share = [&](int64_t i) { return Attention::share(exponential(load(scores + i) - peak)); };
   Vector sum{};
   const int64_t last = padded - kLanes;

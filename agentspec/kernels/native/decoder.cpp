@@ -19,9 +19,10 @@ void grow(std::vector<T>& buffer, int64_t size) {
 
 }  // namespace
 
-Decoder::Decoder(const DecoderShape& shape, Element element, int threads, const char* instruction_set)
+Decoder::Decoder(const DecoderShape& shape, Element element, bool bytes, int threads, const char* instruction_set)
     : shape_(shape),
       kernels_(select_kernels(element, instruction_set)),
+      bytes_(bytes && kernels_.integers != nullptr),
       pool_(std::make_unique<ThreadPool>(threads)) {}
 
 void Decoder::set_head(std::vector<float> norm, PackedMatrix head) {
@@ -105,13 +106,21 @@ void Decoder::enter_attention(const Batch& batch, const DecoderLayer& layer, int
   normalise(batch.stream, tokens, layer.attention_norm, streams, 2 * shape_.hidden);
 }
 
+const Products& Decoder::products(const PackedMatrix& matrix) const {
+  return matrix.bytes() ? *kernels_.integers : kernels_.products;
+}
+
 // Calls `body(product, panel)` for every panel of the matrix. Panels are handed out in runs of neighbours: a product
 // fetches what lies behind its panel.
 template <class Body>
 void Decoder::each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body) {
   if (rows == 0) return;  // no logits were wanted
-  if (rows > 1) {
-    kernels_.pack(activations, rows, matrix.depth(), packed_.data());
+  // A single row of numbers is in the order of products as it is.
+  if (rows > 1 || matrix.bytes()) {
+    grow(row_scales_, rows);
+    grow(row_sums_, rows);
+    const PackedRows packed{packed_.data(), row_scales_.data(), row_sums_.data()};
+    products(matrix).pack(activations, rows, matrix.depth(), packed);
     activations = packed_.data();
   }
   const int64_t panels = matrix.panels();
@@ -119,13 +128,15 @@ void Decoder::each_panel(const PackedMatrix& matrix, const std::byte* activation
   pool_->run(static_cast<uint32_t>((panels + run - 1) / run), [&](uint32_t number, int) {
     const int64_t end = std::min(panels, (number + 1) * run);
     for (int64_t panel = number * run; panel < end; ++panel) {
-      body(PanelProduct{activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel)}, panel);
+      body(PanelProduct{activations, rows, matrix.depth(), matrix.panel(panel), matrix.bias(panel),
+                        matrix.scales(panel), row_scales_.data(), row_sums_.data()},
+           panel);
     }
   });
 }
 
 void Decoder::multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add) {
-  const auto function = add ? kernels_.product_add : kernels_.product;
+  const auto function = add ? products(matrix).product_add : products(matrix).product;
   each_panel(matrix, activations, rows, [&](const PanelProduct& product, int64_t panel) {
     function(product, out + panel * kPanelColumns, matrix.columns(), matrix.width(panel));
   });
@@ -133,8 +144,9 @@ void Decoder::multiply(const PackedMatrix& matrix, const std::byte* activations,
 
 void Decoder::multiply_gated(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, std::byte* out) {
   constexpr int64_t half = kPanelColumns / 2;
+  const auto function = products(matrix).product_gated;
   each_panel(matrix, activations, rows, [&](const PanelProduct& product, int64_t panel) {
-    kernels_.product_gated(product, out + panel * half * kernels_.activation_bytes, matrix.columns() / 2);
+    function(product, out + panel * half * kernels_.activation_bytes, matrix.columns() / 2);
   });
 }
 

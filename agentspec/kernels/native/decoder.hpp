@@ -60,21 +60,29 @@ struct Batch {
 
 class Decoder {
  public:
-  Decoder(const DecoderShape& shape, Element element, int threads, const char* instruction_set);
+  // `bytes`: products with weights of 8 bits where the processor has instructions for them.
+  Decoder(const DecoderShape& shape, Element element, bool bytes, int threads, const char* instruction_set);
 
   void add_layer(DecoderLayer layer) { layers_.push_back(std::move(layer)); }
   void set_head(std::vector<float> norm, PackedMatrix head);
+  // Never of bytes: single numbers of a stream can be a thousand times its others.
   void set_fusion(PackedMatrix fusion) { fusion_ = std::move(fusion); }
   void set_threads(int threads) { pool_ = std::make_unique<ThreadPool>(threads); }
   void forward(const Batch& batch);
   // stream [rows, hidden] = fusion * features [rows, depth of the fusion].
   void fuse(const float* features, int64_t rows, float* stream);
+  // Of a row of logits, the `count` likeliest tokens, best first, and their probabilities.
+  void likeliest(const float* logits, int64_t count, int64_t* tokens, float* probs) const {
+    kernels_.likeliest(logits, vocabulary(), count, tokens, probs);
+  }
 
   // Where the matrices given to this decoder must lie. Passes read them in the order in which they were taken: each
   // layer's, then the head.
   HugeMemory& weight_memory() { return weight_memory_; }
   const DecoderShape& shape() const { return shape_; }
   Element element() const { return kernels_.element; }
+  // Whether the matrices of the layers and the head must be of bytes.
+  bool bytes() const { return bytes_; }
   int64_t vocabulary() const { return head_.columns(); }
   int64_t fusion_depth() const { return fusion_.depth(); }
   // Whether `forward` needs embeddings: the layers are an EAGLE-3 head's.
@@ -88,6 +96,7 @@ class Decoder {
   void normalise(const float* stream, int64_t rows, const std::vector<float>& weight, std::byte* activations,
                  int64_t stride);
   void enter_attention(const Batch& batch, const DecoderLayer& layer, int64_t tokens);
+  const Products& products(const PackedMatrix& matrix) const;
   template <class Body>
   void each_panel(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, const Body& body);
   void multiply(const PackedMatrix& matrix, const std::byte* activations, int64_t rows, float* out, bool add);
@@ -99,6 +108,7 @@ class Decoder {
 
   DecoderShape shape_;
   const Kernels& kernels_;
+  const bool bytes_;
   std::unique_ptr<ThreadPool> pool_;
   HugeMemory weight_memory_;
   std::vector<DecoderLayer> layers_;
@@ -107,7 +117,8 @@ class Decoder {
 
   // Scratch of one pass, kept between passes.
   std::vector<std::byte> activations_, wide_activations_, packed_;
-  std::vector<float> qkv_, picked_;
+  std::vector<float> qkv_, picked_, row_scales_;
+  std::vector<int32_t> row_sums_;
   std::vector<std::vector<float>> scores_;  // one a thread
   std::vector<int64_t> tail_of_token_, token_in_tail_;
   std::vector<Visible> visible_;  // one a token

@@ -18,7 +18,9 @@ const Kernels& select_kernels(Element element, const char* limit) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512 && __builtin_cpu_supports("avx512bf16") && (most.empty() || most == "avx512bf16")) {
+  // Every processor with the one instruction of the two has the other.
+  const bool products = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  if (avx512 && products && (most.empty() || most == "avx512bf16")) {
     return tables_avx512bf16(element);
   }
   if (avx512 && (most.empty() || most == "avx512bf16" || most == "avx512")) return tables_avx512(element);

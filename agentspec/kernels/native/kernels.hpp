@@ -14,6 +14,10 @@ constexpr int kPanelColumns = 32;
 constexpr int kStripColumns = 16;
 // Slots whose keys are stored together, slot fastest.
 constexpr int kKeyBlock = 16;
+// What the bytes of 8-bit weights lie above the weights.
+constexpr int kByteOffset = 128;
+// Most depth of a product of bytes: its sums stay below 2^31.
+constexpr int64_t kMostByteDepth = 65536;
 // Row lengths are multiples of this.
 constexpr int kRowMultiple = 16;
 
@@ -45,6 +49,31 @@ struct PanelProduct {
   int64_t depth;
   const void* panel;  // see PackedMatrix; what lies behind it is fetched meanwhile
   const float* bias;  // [kPanelColumns], or null
+  // Of 8-bit products:
+  const float* column_scales;  // [kPanelColumns], of the weights
+  const float* row_scales;     // [rows], of the activations
+  const int32_t* row_sums;     // [rows], of each row's bytes
+};
+
+// Where `pack` leaves activations.
+struct PackedRows {
+  void* values;        // [rows, depth] in the order in which products read them
+  float* row_scales;   // see PanelProduct
+  int32_t* row_sums;
+};
+
+// Products with weights of one kind.
+struct Products {
+  // Brings activations [rows, depth] into the order in which products read them; `out.values` has room for as many
+  // bytes as they take.
+  void (*pack)(const void* activations, int64_t rows, int64_t depth, const PackedRows& out);
+  // out[r, 0 .. columns) = product. `out` has `stride` floats a row.
+  void (*product)(const PanelProduct&, float* out, int64_t stride, int64_t columns);
+  // out[r, c] += product.
+  void (*product_add)(const PanelProduct&, float* out, int64_t stride, int64_t columns);
+  // The panel's first half holds gate columns, the second the up columns of the same places:
+  // activations out[r, c] = silu(gate) * up, kPanelColumns / 2 of them. `stride` in elements.
+  void (*product_gated)(const PanelProduct&, void* out, int64_t stride);
 };
 
 // A function table. "Activations" are rows of numbers of `activation_bytes` each.
@@ -53,15 +82,8 @@ struct Kernels {
   Element element;
   int activation_bytes;
 
-  // Brings activations [rows, depth] into the order in which products read them, as many bytes. One row stays as it is.
-  void (*pack)(const void* activations, int64_t rows, int64_t depth, void* out);
-  // out[r, 0 .. columns) = product. `out` has `stride` floats a row.
-  void (*product)(const PanelProduct&, float* out, int64_t stride, int64_t columns);
-  // out[r, c] += product.
-  void (*product_add)(const PanelProduct&, float* out, int64_t stride, int64_t columns);
-  // The panel's first half holds gate columns, the second the up columns of the same places:
-  // activations out[r, c] = silu(gate) * up, kPanelColumns / 2 of them. `stride` in elements.
-  void (*product_gated)(const PanelProduct&, void* out, int64_t stride);
+  Products products;         // with weights of `element`
+  const Products* integers;  // with 8-bit weights; null where the processor has no instruction for them
 
   // Activations out = row.
   void (*activate)(const float* row, int64_t length, void* out);
@@ -81,6 +103,9 @@ struct Kernels {
                  int64_t head_dim, void* const* out, float* scores, int64_t score_stride);
   // Most rows of one `attend`, at most kMaxAttendRows.
   int attend_rows;
+
+  // Places of the `count` highest of `length` logits, highest first, and their probabilities; count <= length.
+  void (*likeliest)(const float* logits, int64_t length, int64_t count, int64_t* places, float* probs);
 };
 
 // The fastest table that this processor runs; `limit` names a slower one ("avx512bf16", "avx512", "avx2",

@@ -8,7 +8,7 @@
 
 #include <initializer_list>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__AVX512VNNI__)
 #include <immintrin.h>
 #endif
 
@@ -17,9 +17,11 @@
 #include "by_rows.inl"
 #include "tiles.inl"
 #include "products.inl"
+#include "bytes.inl"
 #include "attention_floats.inl"
 #include "attention_pairs.inl"
 #include "attention.inl"
+#include "likeliest.inl"
 
 namespace agentspec {
 namespace {
@@ -68,21 +70,29 @@ void store(const HeadCache& cache, int64_t slot, const float* key, const float* 
 }
 
 template <class Weight>
+constexpr const Products* integer_products() {
+#if defined(__AVX512VNNI__)
+  return &kByteProducts<typename Activation<Weight>::Type>;
+#else
+  return nullptr;
+#endif
+}
+
+template <class Weight>
 constexpr Kernels table(Element element) {
   return {AGENTSPEC_NAME,
           element,
           static_cast<int>(sizeof(typename Activation<Weight>::Type)),
-          pack<Weight>,
-          product<Weight>,
-          product_add<Weight>,
-          product_gated<Weight>,
+          products<Weight>(),
+          integer_products<Weight>(),
           activate<Weight>,
           rms_norm<Weight>,
           rms_norm_inplace,
           rotate,
           store<Weight>,
           attend<Weight>,
-          kScoreRows};
+          kScoreRows,
+          likeliest};
 }
 
 constexpr Kernels kFloat32Table = table<float>(Element::kFloat32);

@@ -6,28 +6,16 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "bandwidth.hpp"
+#include "bindings.hpp"
 #include "decoder.hpp"
 
 namespace nb = nanobind;
 using namespace agentspec;
 
 namespace {
-
-using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
-using MutableFloats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
-using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Mask = nb::ndarray<const bool, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-// float32, or bfloat16 seen as 16-bit integers.
-using Stored = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-using MutableStored = nb::ndarray<nb::c_contig, nb::device::cpu>;
-
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 template <class Array>
 void require_element(const Array& array, Element element, const char* name) {
@@ -41,13 +29,14 @@ std::vector<float> copy(const Floats& array, int64_t size, const char* name) {
 }
 
 PackedMatrix pack(Decoder& decoder, const Stored& weights, const std::optional<Floats>& bias, int64_t columns,
-                  int64_t depth, bool gated, const char* name) {
+                  int64_t depth, const Packing& packing, const char* name) {
   require(weights.ndim() == 2 && static_cast<int64_t>(weights.shape(0)) == columns &&
               static_cast<int64_t>(weights.shape(1)) == depth,
           std::string(name) + " has the wrong shape");
   require_element(weights, decoder.element(), name);
+  require(!packing.bytes || depth <= kMostByteDepth, std::string(name) + " is too wide for 8-bit weights");
   require(!bias || static_cast<int64_t>(bias->size()) == columns, std::string(name) + "'s bias has the wrong length");
-  return PackedMatrix(weights.data(), bias ? bias->data() : nullptr, columns, depth, decoder.element(), gated,
+  return PackedMatrix(weights.data(), bias ? bias->data() : nullptr, columns, depth, decoder.element(), packing,
                       decoder.weight_memory());
 }
 
@@ -65,10 +54,11 @@ void add_layer(Decoder& decoder, const Floats& attention_norm, const Stored& qkv
   if (key_norm) layer.key_norm = copy(*key_norm, shape.head_dim, "key_norm");
   if (embedding_norm) layer.embedding_norm = copy(*embedding_norm, shape.hidden, "embedding_norm");
   const int64_t read = embedding_norm ? 2 * shape.hidden : shape.hidden;
-  layer.qkv = pack(decoder, qkv, qkv_bias, queries + 2 * kv, read, false, "qkv");
-  layer.output = pack(decoder, output, output_bias, shape.hidden, queries, false, "output");
-  layer.gate_up = pack(decoder, gate_up, gate_up_bias, 2 * shape.intermediate, shape.hidden, true, "gate_up");
-  layer.down = pack(decoder, down, down_bias, shape.hidden, shape.intermediate, false, "down");
+  const Packing plain{.gated = false, .bytes = decoder.bytes()}, gated{.gated = true, .bytes = decoder.bytes()};
+  layer.qkv = pack(decoder, qkv, qkv_bias, queries + 2 * kv, read, plain, "qkv");
+  layer.output = pack(decoder, output, output_bias, shape.hidden, queries, plain, "output");
+  layer.gate_up = pack(decoder, gate_up, gate_up_bias, 2 * shape.intermediate, shape.hidden, gated, "gate_up");
+  layer.down = pack(decoder, down, down_bias, shape.hidden, shape.intermediate, plain, "down");
   decoder.add_layer(std::move(layer));
 }
 
@@ -76,18 +66,15 @@ void forward(Decoder& decoder, const MutableFloats& stream, const Floats& cosine
              const std::vector<MutableStored>& keys, const std::vector<MutableStored>& values,
              const std::vector<int64_t>& lengths, const std::vector<int64_t>& counts,
              const std::vector<std::optional<Mask>>& masks, const Integers& rows, const std::vector<int64_t>& capture,
-             const MutableFloats& logits, const MutableFloats& hidden, const std::optional<Floats>& embeddings,
-             int64_t drafted) {
+             const MutableFloats& logits, const MutableFloats& hidden) {
   const DecoderShape& shape = decoder.shape();
   const size_t sequences = keys.size();
   require(values.size() == sequences && lengths.size() == sequences && counts.size() == sequences &&
               masks.size() == sequences,
           "keys, values, lengths, counts and masks must be of equal length");
-  require(decoder.reads_embeddings() == embeddings.has_value(), "embeddings belong to a draft head, and it needs them");
-  require(!embeddings || embeddings->size() == stream.size(), "embeddings do not fit the stream");
-  require(drafted >= 0, "drafted must not be negative");
+  require(!decoder.reads_embeddings(), "a draft head's layer runs in a DraftHead");
   Batch batch{.stream = stream.data(),
-              .embeddings = embeddings ? embeddings->data() : nullptr,
+              .embeddings = nullptr,
               .cosine = cosine.data(),
               .sine = sine.data(),
               .tails = {},
@@ -106,19 +93,17 @@ void forward(Decoder& decoder, const MutableFloats& stream, const Floats& cosine
                 static_cast<int64_t>(v.shape(1)) == shape.kv_heads && v.shape(2) % kKeyBlock == 0,
             "a cache has the wrong shape");
     const auto capacity = static_cast<int64_t>(v.shape(2));
-    require(lengths[index] >= 0 && counts[index] > 0 && lengths[index] + drafted + counts[index] <= capacity,
+    require(lengths[index] >= 0 && counts[index] > 0 && lengths[index] + counts[index] <= capacity,
             "a cache has no room for its new tokens");
     const auto& mask = masks[index];
-    const int64_t columns = drafted + counts[index];
-    require(mask || drafted == 0, "what is drafted needs a mask");
     require(!mask || (static_cast<int64_t>(mask->shape(0)) == counts[index] &&
-                      static_cast<int64_t>(mask->shape(1)) == columns),
+                      static_cast<int64_t>(mask->shape(1)) == counts[index]),
             "a mask does not fit its tokens");
     for (int64_t token = 0; mask && token < counts[index]; ++token) {
-      require(mask->data()[token * columns + drafted + token], "a mask hides a token from itself");
+      require(mask->data()[token * counts[index] + token], "a mask hides a token from itself");
     }
     batch.tails.push_back({static_cast<std::byte*>(k.data()), static_cast<std::byte*>(v.data()), capacity,
-                           lengths[index], drafted, counts[index],
+                           lengths[index], 0, counts[index],
                            mask ? reinterpret_cast<const uint8_t*>(mask->data()) : nullptr});
     tokens += counts[index];
   }
@@ -147,16 +132,17 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](Decoder* self, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t intermediate,
-             float norm_epsilon, bool bfloat16, int threads, const std::string& instruction_set) {
+             float norm_epsilon, bool bfloat16, int threads, const std::string& instruction_set, bool bytes) {
             const bool fits = hidden % kRowMultiple == 0 && head_dim % kRowMultiple == 0 &&
                               intermediate % kRowMultiple == 0 && head_dim <= kMaxHeadDim && heads % kv_heads == 0;
             require(fits, "sizes are not multiples of 16, or a head is too wide");
             new (self) Decoder({hidden, heads, kv_heads, head_dim, intermediate, norm_epsilon},
-                               bfloat16 ? Element::kBfloat16 : Element::kFloat32, threads, instruction_set.c_str());
+                               bfloat16 ? Element::kBfloat16 : Element::kFloat32, bytes, threads,
+                               instruction_set.c_str());
           },
           nb::kw_only(), nb::arg("hidden"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"),
           nb::arg("intermediate"), nb::arg("norm_epsilon"), nb::arg("bfloat16"), nb::arg("threads"),
-          nb::arg("instruction_set") = "")
+          nb::arg("instruction_set") = "", nb::arg("bytes") = false)
       .def("add_layer", &add_layer, nb::kw_only(), nb::arg("attention_norm"), nb::arg("qkv"),
            nb::arg("qkv_bias").none(), nb::arg("query_norm").none(), nb::arg("key_norm").none(), nb::arg("output"),
            nb::arg("output_bias").none(), nb::arg("feed_norm"), nb::arg("gate_up"), nb::arg("gate_up_bias").none(),
@@ -166,36 +152,27 @@ NB_MODULE(_native, m) {
           [](Decoder& self, const Floats& norm, const Stored& head) {
             const auto columns = static_cast<int64_t>(head.shape(0));
             self.set_head(copy(norm, self.shape().hidden, "norm"),
-                          pack(self, head, std::nullopt, columns, self.shape().hidden, false, "head"));
+                          pack(self, head, std::nullopt, columns, self.shape().hidden,
+                               {.gated = false, .bytes = self.bytes()}, "head"));
           },
           nb::arg("norm"), nb::arg("head"))
       .def("set_threads", &Decoder::set_threads, nb::arg("threads"))
       .def_prop_ro("instruction_set", &Decoder::instruction_set)
+      .def_prop_ro("bytes", &Decoder::bytes)
       .def("forward", &forward, nb::kw_only(), nb::arg("stream"), nb::arg("cosine"), nb::arg("sine"), nb::arg("keys"),
            nb::arg("values"), nb::arg("lengths"), nb::arg("counts"), nb::arg("masks"), nb::arg("rows"),
-           nb::arg("capture"), nb::arg("logits"), nb::arg("hidden"), nb::arg("embeddings") = nb::none(),
-           nb::arg("drafted") = 0)
+           nb::arg("capture"), nb::arg("logits"), nb::arg("hidden"))
       .def(
           "set_fusion",
           [](Decoder& self, const Stored& fusion) {
             require(fusion.ndim() == 2 && fusion.shape(1) % kRowMultiple == 0, "fusion has the wrong shape");
             const auto depth = static_cast<int64_t>(fusion.shape(1));
-            self.set_fusion(
-                pack(self, fusion, std::nullopt, self.shape().hidden, depth, false, "fusion"));
+            self.set_fusion(pack(self, fusion, std::nullopt, self.shape().hidden, depth,
+                                 {.gated = false, .bytes = false}, "fusion"));
           },
-          nb::arg("fusion"))
-      .def(
-          "fuse",
-          [](Decoder& self, const Floats& features, const MutableFloats& stream) {
-            const auto rows = static_cast<int64_t>(stream.size()) / self.shape().hidden;
-            require(self.fusion_depth() > 0, "there is no fusion");
-            require(static_cast<int64_t>(stream.size()) == rows * self.shape().hidden &&
-                        static_cast<int64_t>(features.size()) == rows * self.fusion_depth(),
-                    "features and stream do not fit");
-            nb::gil_scoped_release release;
-            self.fuse(features.data(), rows, stream.data());
-          },
-          nb::arg("features"), nb::arg("stream"));
+          nb::arg("fusion"));
+
+  bind_drafting(m);
 
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("passes"),
         nb::call_guard<nb::gil_scoped_release>(),

@@ -2,7 +2,7 @@
 namespace agentspec {
 namespace {
 
-// Words of 32 bits of a row of activations: a float or two bfloat16.
+// Words of 32 bits of a row of activations: a float, two bfloat16 or four bytes.
 template <class Weight>
 inline int64_t row_words(int64_t depth) {
   return depth * static_cast<int64_t>(sizeof(typename Activation<Weight>::Type)) / 4;
@@ -58,12 +58,25 @@ struct Gate {
   }
 };
 
+// A tile's row of sums in floats, in place.
+inline float* in_floats(const PanelProduct&, int64_t, float* sums) { return sums; }
+
+inline float* in_floats(const PanelProduct& product, int64_t row, int32_t* sums) {
+  auto* floats = reinterpret_cast<float*>(sums);
+  const int32_t offset = kByteOffset * product.row_sums[row];
+  for (int c = 0; c < kPanelColumns; c += kLanes) {
+    const Signed whole = *reinterpret_cast<const Signed*>(sums + c) - offset;
+    save(floats + c, __builtin_convertvector(whole, Vector) * product.row_scales[row] * load(product.column_scales + c));
+  }
+  return floats;
+}
+
 template <class Weight, class Finish>
 void multiply(const PanelProduct& product, const Finish& finish) {
   static constexpr ByRows<Tiles<Weight>, kTileRows> kTiles;
   const auto* panel = static_cast<const Weight*>(product.panel);
   const RowTiles tiles(product.rows);
-  float sums[kTileRows * kPanelColumns];
+  typename Sum<Weight>::Type sums[kTileRows * kPanelColumns];
   for (int64_t index = 0; index < tiles.count; ++index) {
     const int64_t first = tiles.first(index), height = tiles.first(index + 1) - first;
     const auto* activations =
@@ -74,7 +87,7 @@ void multiply(const PanelProduct& product, const Finish& finish) {
       function(activations, panel + product.depth * kStripColumns, product.depth, sums + kStripColumns);
     }
     for (int64_t row = 0; row < height; ++row) {
-      float* row_sums = sums + row * kPanelColumns;
+      float* row_sums = in_floats(product, first + row, sums + row * kPanelColumns);
       for (int64_t c = 0; c < kPanelColumns && product.bias != nullptr; c += kLanes) {
         save(row_sums + c, load(row_sums + c) + load(product.bias + c));
       }
@@ -83,8 +96,9 @@ void multiply(const PanelProduct& product, const Finish& finish) {
   }
 }
 
+// The rows of each tile together, depth by depth.
 template <class Weight>
-void pack(const void* activations, int64_t rows, int64_t depth, void* out) {
+void transpose_tiles(const void* activations, int64_t rows, int64_t depth, void* out) {
   const RowTiles tiles(rows);
   const int64_t words = row_words<Weight>(depth);
   for (int64_t index = 0; index < tiles.count; ++index) {
@@ -92,6 +106,11 @@ void pack(const void* activations, int64_t rows, int64_t depth, void* out) {
     transpose(static_cast<const char*>(activations) + first * words * 4, tiles.first(index + 1) - first, words,
               static_cast<char*>(out) + first * words * 4);
   }
+}
+
+template <class Weight>
+void pack(const void* activations, int64_t rows, int64_t depth, const PackedRows& out) {
+  transpose_tiles<Weight>(activations, rows, depth, out.values);
 }
 
 template <class Weight>
@@ -104,10 +123,15 @@ void product_add(const PanelProduct& operands, float* out, int64_t stride, int64
   multiply<Weight>(operands, Add{out, stride, columns});
 }
 
-template <class Weight>
+template <class Weight, class Out>
 void product_gated(const PanelProduct& operands, void* out, int64_t stride) {
-  using Out = typename Activation<Weight>::Type;
   multiply<Weight>(operands, Gate<Out>{static_cast<Out*>(out), stride});
+}
+
+template <class Weight>
+constexpr Products products() {
+  return {pack<Weight>, product<Weight>, product_add<Weight>,
+          product_gated<Weight, typename Activation<Weight>::Type>};
 }
 
 }  // namespace

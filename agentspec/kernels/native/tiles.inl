@@ -1,8 +1,9 @@
 // Register tiles of a matrix product.
 //
 // A panel of weights holds kPanelColumns columns in strips of kStripColumns: for float32 [strip][depth][column], for
-// bfloat16 [strip][depth / 2][column][2], the layout of the processors' own two-way dot product. Activations of a tile
-// are in the same order, rows in place of columns, so that a step of the product reads neighbours.
+// bfloat16 [strip][depth / 2][column][2], for bytes [strip][depth / 4][column][4], the layouts of the processors' own
+// two-way and four-way dot products. Activations of a tile are in the same order, rows in place of columns, so that a
+// step of the product reads neighbours.
 namespace agentspec {
 namespace {
 
@@ -136,11 +137,47 @@ void tile(const float* activations, const Bfloat16* panel, int64_t depth, float*
 }
 #endif
 
+#if defined(__AVX512VNNI__)
+template <int kRows, int kStrips>
+void tile(const int8_t* activations, const Byte* panel, int64_t depth, int32_t* out) {
+  const auto* weights_at = reinterpret_cast<const char*>(panel);
+  const int64_t steps = depth / 4;
+  __m512i sums[kRows][kStrips];
+#pragma GCC unroll 32
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 32
+    for (int c = 0; c < kStrips; ++c) sums[r][c] = _mm512_setzero_si512();
+  }
+  each_step<kRows, kStrips>(steps, [&](int64_t k, int64_t ahead) {
+    __m512i weights[kStrips];
+#pragma GCC unroll 32
+    for (int c = 0; c < kStrips; ++c) {
+      const char* at = weights_at + (c * steps + k) * kCacheLine;
+      fetch(at, ahead);
+      weights[c] = _mm512_loadu_si512(at);
+    }
+#pragma GCC unroll 32
+    for (int r = 0; r < kRows; ++r) {
+      int four;
+      __builtin_memcpy(&four, activations + (k * kRows + r) * 4, 4);
+      const __m512i activation = _mm512_set1_epi32(four);
+#pragma GCC unroll 32
+      for (int c = 0; c < kStrips; ++c) sums[r][c] = _mm512_dpbusd_epi32(sums[r][c], weights[c], activation);
+    }
+  });
+#pragma GCC unroll 32
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 32
+    for (int c = 0; c < kStrips; ++c) _mm512_storeu_si512(out + r * kPanelColumns + c * kLanes, sums[r][c]);
+  }
+}
+#endif
+
 // The first kWideTileRows take a whole panel, the others a strip.
 template <class Weight>
 struct Tiles {
   using Function = void (*)(const typename Activation<Weight>::Type* activations, const Weight* panel, int64_t depth,
-                            float* out);
+                            typename Sum<Weight>::Type* out);
   template <int kRows>
   static constexpr Function function() {
     return tile<kRows, kRows <= kWideTileRows ? kPanelColumns / kStripColumns : 1>;

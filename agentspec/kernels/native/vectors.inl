@@ -12,10 +12,19 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// What a product with such weights reads: float, or bfloat16 where the processor multiplies those.
+// A weight of 8 bits, kByteOffset above what it stands for.
+struct Byte {
+  uint8_t bits;
+};
+
+// What a product with such weights reads: float, or bfloat16 where the processor multiplies those; or bytes.
 template <class Weight>
 struct Activation {
   using Type = float;
+};
+template <>
+struct Activation<Byte> {
+  using Type = int8_t;
 };
 #if defined(__AVX512BF16__)
 template <>
@@ -23,6 +32,16 @@ struct Activation<Bfloat16> {
   using Type = Bfloat16;
 };
 #endif
+
+// What a tile of such weights sums up.
+template <class Weight>
+struct Sum {
+  using Type = float;
+};
+template <>
+struct Sum<Byte> {
+  using Type = int32_t;
+};
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void save(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
@@ -66,6 +85,12 @@ inline void save_scalar(Bfloat16* to, float value) { *to = to_bfloat16(value); }
 inline Vector broadcast(float value) { return Vector{} + value; }
 
 inline Vector maximum(Vector a, Vector b) { return a > b ? a : b; }
+
+inline float highest_lane(Vector numbers) {
+  float highest = numbers[0];
+  for (int lane = 1; lane < kLanes; ++lane) highest = numbers[lane] > highest ? numbers[lane] : highest;
+  return highest;
+}
 
 inline float lane_sum(Vector vector) {
   float sum = vector[0];

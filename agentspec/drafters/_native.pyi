@@ -12,6 +12,7 @@ MATCH_BUCKETS: int
 FEATURES: int
 NODE_FEATURES: int
 HIDDEN: int
+FUSION_TERMS: int
 
 class Ranker:
     def __init__(self, weights: dict[str, NDArray[np.float32]], wide: bool = True) -> None: ...
@@ -30,8 +31,11 @@ def find_in_segment(
 class TokenClasses:
     def __init__(self, classes: NDArray[np.uint8]) -> None: ...
 
+class FusionWeights:
+    def __init__(self, weights: dict[str, NDArray[np.float32]]) -> None: ...
+
 class Session:
-    def __init__(self, ranker: Ranker, prompt: NDArray[np.int32]) -> None: ...
+    def __init__(self, ranker: Ranker, fusion: FusionWeights, prompt: NDArray[np.int32]) -> None: ...
     def add_text(self, text: IndexedText, origin: int) -> int: ...
     def add_pair(
         self,

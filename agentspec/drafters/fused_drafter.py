@@ -2,7 +2,7 @@
 
 The model-free sources are asked first; they cost microseconds. The head is asked only where it can be expected to
 bring more tokens per second: where the model-free tree is sure of the next tokens, it is left alone. Its nodes then
-enter the model-free builder's heap with calibrated probabilities, and candidates extend them where both agree.
+enter the model-free builder's heap, which weighs both drafters' evidence together, and candidates extend them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from agentspec.drafters.base import DraftReceipt, DraftRequest
-from agentspec.drafters.eagle3.calibration import Calibration
 from agentspec.drafters.eagle3.session import WINDOW
 from agentspec.drafters.tree import ROOT, DraftTree, Source
 
@@ -120,8 +119,6 @@ class FusedSession:
         self._alone = alone
         self._text: list[int] = request.prompt.tolist()
         self._streams = StreamMemory(self._text)
-        self._calibration = Calibration()
-        self._drafted: DraftTree | None = None
         self._proposed = DraftTree.empty()
         self._round: _Round | None = None
         self._brought = GAIN_AT_FIRST
@@ -153,12 +150,10 @@ class FusedSession:
         """See `agentspec.drafters.base.DraftSession.commit`."""
         started = time.perf_counter()
         emitted = tokens.tolist()
-        if self._drafted is not None:
-            self._calibration.observe(self._drafted, emitted)
         if self._round is not None:
             self._judge(self._round, emitted)
         self._count(emitted)
-        self._drafted, self._round, self._proposed = None, None, DraftTree.empty()
+        self._round, self._proposed = None, DraftTree.empty()
         self._text += emitted
         if not self._alone:
             self._tree.commit(tokens)
@@ -181,13 +176,11 @@ class FusedSession:
         done = time.perf_counter()
         self._learn_times(waiting, read - started, int(drafted.depths().max(initial=1)), done - read)
         seconds = done - started
-        self._drafted = drafted
-        calibrated = replace(drafted, prob=self._calibration.apply(drafted.prob))
         if budget.cost is None:
-            return self._tree.propose(budget, calibrated)
+            return self._tree.propose(budget, drafted)
         # What the head took is spent whatever is verified; that makes a larger tree worth its cost.
         spent = replace(budget, cost=budget.cost + np.float32(seconds))
-        fused = self._tree.propose(spent, calibrated)
+        fused = self._tree.propose(spent, drafted)
         self._round = _Round(known, float(budget.cost[len(fused)]) / float(budget.cost[len(known)]))
         return fused
 

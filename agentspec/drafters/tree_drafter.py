@@ -12,7 +12,7 @@ from agentspec.drafters import _native
 from agentspec.drafters.base import DraftReceipt
 from agentspec.drafters.edit_material import EditLibrary
 from agentspec.drafters.tree import DraftTree, Source
-from agentspec.drafters.weights import shipped_ranker
+from agentspec.drafters.weights import shipped_fusion, shipped_ranker
 from agentspec.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -44,13 +44,20 @@ class TreeSession:
 
     Args:
         ranker: learnt weights.
+        fusion: likewise, of what another drafter says.
         request: what is known before the first token.
         material: what the edit formats make of the request; None without a tokenizer.
     """
 
-    def __init__(self, ranker: _native.Ranker, request: DraftRequest, material: EditMaterial | None) -> None:
+    def __init__(
+        self,
+        ranker: _native.Ranker,
+        fusion: _native.FusionWeights,
+        request: DraftRequest,
+        material: EditMaterial | None,
+    ) -> None:
         self._seconds = 0.0
-        self._native = _native.Session(ranker, _tokens(request.prompt, "prompt"))
+        self._native = _native.Session(ranker, fusion, _tokens(request.prompt, "prompt"))
         if request.prediction is not None and len(request.prediction):
             prediction = _native.IndexedText(_tokens(request.prediction, "prediction"))
             self._native.start_draft(self._native.add_text(prediction, Origin.PREDICTION), 0)
@@ -65,8 +72,9 @@ class TreeSession:
 
         Args:
             budget: bounds of the tree.
-            extra: another drafter's tree (EAGLE-3's) at the same place; its nodes compete with the candidates by
-                their own probabilities and are extended by candidates where both agree.
+            extra: another drafter's tree (EAGLE-3's) at the same place, with that drafter's own probabilities. Where
+                it has looked after a node, both drafters' evidence on every token is weighed together; candidates
+                extend its nodes.
 
         Raises:
             InvalidRequestError: an array of the budget has the wrong type.
@@ -182,10 +190,12 @@ class TreeDrafter:
 
     Args:
         ranker: learnt weights; None: the shipped ones.
+        fusion: likewise, of what another drafter says.
     """
 
-    def __init__(self, ranker: _native.Ranker | None = None) -> None:
+    def __init__(self, ranker: _native.Ranker | None = None, fusion: _native.FusionWeights | None = None) -> None:
         self._ranker = shipped_ranker() if ranker is None else ranker
+        self._fusion = shipped_fusion() if fusion is None else fusion
         self._library = EditLibrary()
 
     def begin(self, request: DraftRequest) -> TreeSession:
@@ -194,7 +204,7 @@ class TreeDrafter:
         Raises:
             InvalidRequestError: prompt or prediction is not a one-dimensional int32 array of tokens >= 0.
         """
-        return TreeSession(self._ranker, request, self._library.material(request))
+        return TreeSession(self._ranker, self._fusion, request, self._library.material(request))
 
 
 def _tokens(tokens: NDArray[np.int32], name: str) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""The learnt numbers of the ranker: one data file, no tokenizer in it."""
+"""The learnt numbers: of the ranker, and of its fusion with another drafter; data files, no tokenizer in them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ SHAPES: dict[str, tuple[int, ...]] = {
 Weights = dict[str, "NDArray[np.float32]"]
 
 
+FUSION_FILE = "fusion.json"
+
+FUSION_SHAPES: dict[str, tuple[int, ...]] = dict.fromkeys(("both", "texts", "other"), (_native.FUSION_TERMS,))
+"""The same for what weighs an outside drafter's word against the texts'; see `native/fusion.hpp`."""
+
+
 def read_weights(file: Path | None = None) -> Weights:
     """The arrays of `SHAPES`.
 
@@ -43,23 +49,31 @@ def read_weights(file: Path | None = None) -> Weights:
     Raises:
         InvalidRequestError: the file does not hold these arrays.
     """
-    text = (files(__package__) / WEIGHTS_FILE if file is None else file).read_text()
-    values = json.loads(text)
-    if set(values) != set(SHAPES):
-        raise InvalidRequestError(f"ranker weights hold {sorted(values)}; expected {sorted(SHAPES)}")
+    return _read(WEIGHTS_FILE, file, SHAPES)
+
+
+def read_fusion(file: Path | None = None) -> Weights:
+    """The arrays of `FUSION_SHAPES`; otherwise as `read_weights`."""
+    return _read(FUSION_FILE, file, FUSION_SHAPES)
+
+
+def _read(shipped: str, file: Path | None, shapes: dict[str, tuple[int, ...]]) -> Weights:
+    values = json.loads((files(__package__) / shipped if file is None else file).read_text())
+    if set(values) != set(shapes):
+        raise InvalidRequestError(f"{file or shipped} holds {sorted(values)}; expected {sorted(shapes)}")
     arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
-    for name, shape in SHAPES.items():
+    for name, shape in shapes.items():
         if arrays[name].shape != shape:
-            raise InvalidRequestError(f"ranker weights: {name} has shape {arrays[name].shape}; expected {shape}")
+            raise InvalidRequestError(f"{file or shipped}: {name} has shape {arrays[name].shape}; expected {shape}")
     return arrays
 
 
 def write_weights(weights: Weights, file: Path) -> None:
-    """Write the arrays of `SHAPES` with four significant digits, one array a line."""
+    """Write arrays with four significant digits, one array a line."""
     lines = []
-    for name in SHAPES:
-        rounded = [[float(f"{x:.4g}") for x in row] for row in np.atleast_2d(weights[name]).tolist()]
-        lines.append(f"{json.dumps(name)}: {json.dumps(rounded if weights[name].ndim > 1 else rounded[0])}")
+    for name, array in weights.items():
+        rounded = [[float(f"{x:.4g}") for x in row] for row in np.atleast_2d(array).tolist()]
+        lines.append(f"{json.dumps(name)}: {json.dumps(rounded if array.ndim > 1 else rounded[0])}")
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -67,3 +81,9 @@ def write_weights(weights: Weights, file: Path) -> None:
 def shipped_ranker() -> _native.Ranker:
     """The ranker of the shipped weights; immutable, shared by all sessions."""
     return _native.Ranker(read_weights())
+
+
+@cache
+def shipped_fusion() -> _native.FusionWeights:
+    """The shipped weights of `FUSION_SHAPES`; immutable, shared by all sessions."""
+    return _native.FusionWeights(read_fusion())

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.drafters.base import Budget, DraftRequest
-from agentspec.drafters.eagle3.calibration import Calibration
 from agentspec.drafters.eagle3.drafter import Eagle3Drafter
 from agentspec.drafters.eagle3.session import Growth
 from agentspec.drafters.fused_drafter import FusedDrafter, StreamMemory
@@ -195,9 +193,9 @@ def test_a_head_that_is_sure_but_wrong_is_soon_left_alone():
         session.commit(int32(8 + step % 30))
         session.read(3 + step, streams(1, seed=step))
         tree = session.propose(Budget(max_nodes=8, max_depth=4, cost=cost))
-        asked += session._drafted is not None
+        asked += session._round is not None
         session._pass_seconds = 0.05
-        assert len(tree) or session._drafted is None
+        assert len(tree) or session._round is None
     assert asked <= 20
 
 
@@ -206,7 +204,7 @@ def test_where_only_sure_paths_are_wanted_the_head_is_not_asked():
     session.read(0, streams(3))
     session.commit(int32(9))
     assert len(session.propose(replace(BUDGET, min_path_prob=0.5))) == 0
-    assert session._drafted is None
+    assert session._round is None
 
 
 def test_receipt_counts_what_was_proposed_and_what_was_accepted():
@@ -231,28 +229,3 @@ def test_a_session_without_streams_still_drafts_copies():
     tree = session.propose(BUDGET)
     assert len(tree)
     assert Source.EAGLE3 not in tree.source
-
-
-def test_calibration_learns_that_the_head_is_too_sure():
-    rng = np.random.default_rng(0)
-    calibration = Calibration()
-    for _ in range(3000):
-        prob = np.float32(rng.uniform(0.05, 0.95))
-        tree = DraftTree(int32(7), int32(-1), np.array([prob], np.float32), np.array([Source.EAGLE3], np.uint8))
-        calibration.observe(tree, [7 if rng.random() < prob / 2 else 8])
-    for prob in (0.3, 0.5, 0.8):
-        assert calibration.apply(np.array([prob], np.float32))[0] == pytest.approx(prob / 2, abs=0.07)
-
-
-def test_calibration_judges_children_of_the_accepted_path_alone():
-    tree = DraftTree(
-        int32(1, 2, 3, 4),
-        int32(-1, -1, 0, 1),
-        np.full(4, 0.5, np.float32),
-        np.full(4, Source.EAGLE3, np.uint8),
-    )
-    judged = []
-    calibration = Calibration()
-    calibration._learn = lambda prob, hit: judged.append(hit)
-    calibration.observe(tree, [1, 9])
-    assert judged == [True, False, False]

@@ -15,6 +15,7 @@ from agentspec.drafters.tree_drafter import TreeDrafter, TreeSession
 from agentspec.drafters.weights import SHAPES, Weights
 from agentspec.errors import DraftTreeError, InvalidRequestError
 from tests.drafters import naive
+from tests.drafters.other_drafter import OWN_WORD, extra_tree
 from tests.index.making import document, publish
 
 if TYPE_CHECKING:
@@ -269,14 +270,10 @@ def test_an_empty_prompt_is_served() -> None:
     assert session.propose(Budget(min_path_prob=0.01)).tokens[0] == 7
 
 
-def extra_tree(token: list[int], parent: list[int], prob: list[float]) -> DraftTree:
-    source = np.full(len(token), Source.EAGLE3, np.uint8)
-    return DraftTree(int32(token), int32(parent), np.array(prob, np.float32), source)
-
-
-def test_another_drafters_nodes_compete_by_their_own_probabilities() -> None:
+def test_another_drafters_nodes_compete_by_their_probabilities() -> None:
     extra = extra_tree([40, 41, 42, 50], [-1, 0, 1, -1], [0.7, 0.8, 0.9, 0.1])
-    tree = session_of([1, 2, 3]).propose(Budget(min_path_prob=0.2), extra)
+    drafter = TreeDrafter(fusion=_native.FusionWeights(OWN_WORD))
+    tree = drafter.begin(DraftRequest(int32([1, 2, 3]))).propose(Budget(min_path_prob=0.2), extra)
     assert tree.tokens.tolist() == [40, 41, 42]
     assert tree.parents.tolist() == [-1, 0, 1]
     assert tree.prob.tolist() == pytest.approx([0.7, 0.8, 0.9])

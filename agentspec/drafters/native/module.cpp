@@ -84,10 +84,23 @@ std::shared_ptr<Ranker> make_ranker(nb::dict source, bool wide) {
   return std::make_shared<Ranker>(weights, wide);
 }
 
-void make_session(Session* self, std::shared_ptr<Ranker> ranker, Input<Token> prompt) {
+struct FusionWeights {
+  Fusion::Weights values{};
+};
+
+std::shared_ptr<FusionWeights> make_fusion(nb::dict source) {
+  auto weights = std::make_shared<FusionWeights>();
+  load(source, "both", weights->values[static_cast<std::size_t>(Known::kByBoth)]);
+  load(source, "texts", weights->values[static_cast<std::size_t>(Known::kByTexts)]);
+  load(source, "other", weights->values[static_cast<std::size_t>(Known::kByOther)]);
+  return weights;
+}
+
+void make_session(Session* self, std::shared_ptr<Ranker> ranker, std::shared_ptr<FusionWeights> fusion,
+                  Input<Token> prompt) {
   const nb::gil_scoped_release unlocked;
   check_tokens(span_of(prompt), "prompt");
-  new (self) Session(std::move(ranker), span_of(prompt));
+  new (self) Session(std::move(ranker), fusion->values, span_of(prompt));
 }
 
 std::shared_ptr<IndexedText> make_text(Input<Token> tokens) {
@@ -205,6 +218,7 @@ NB_MODULE(_native, m) {
   m.attr("FEATURES") = kFeatures;
   m.attr("NODE_FEATURES") = kNodeFeatures;
   m.attr("HIDDEN") = kHidden;
+  m.attr("FUSION_TERMS") = Fusion::kTerms;
 
   nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")
       .def(nb::new_(&make_ranker), "weights"_a, "wide"_a = true,
@@ -222,8 +236,11 @@ NB_MODULE(_native, m) {
   nb::class_<TokenClasses>(m, "TokenClasses", "What each token of a vocabulary looks like; shared between sessions.")
       .def(nb::new_(&make_classes), "classes"_a);
 
+  nb::class_<FusionWeights>(m, "FusionWeights", "How two drafters' words on a token are weighed; immutable and shared.")
+      .def(nb::new_(&make_fusion), "weights"_a, "From a dict of float32 arrays, see native/fusion.hpp.");
+
   nb::class_<Session>(m, "Session", "Drafting state of one request; not thread-safe.")
-      .def("__init__", &make_session, "ranker"_a, "prompt"_a)
+      .def("__init__", &make_session, "ranker"_a, "fusion"_a, "prompt"_a)
       .def("add_text", &add_text, "text"_a, "origin"_a, "Add a text to copy from; returns its number.")
       .def("add_pair", &add_pair, "open"_a, "echo"_a, "boundary"_a, "close"_a, "close_text"_a, "close_position"_a,
            "Markers of a format that repeats what it replaces; see native/echoes.hpp.")

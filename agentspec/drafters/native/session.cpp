@@ -15,8 +15,8 @@ constexpr std::size_t kCopiesFollowed = 3;  // places followed per verdict
 
 }  // namespace
 
-Session::Session(std::shared_ptr<const Ranker> ranker, std::span<const Token> prompt)
-    : ranker_(std::move(ranker)), sources_(prompt), builder_(*ranker_) {}
+Session::Session(std::shared_ptr<const Ranker> ranker, const Fusion::Weights& fusion, std::span<const Token> prompt)
+    : ranker_(std::move(ranker)), sources_(prompt), builder_(*ranker_, fusion) {}
 
 const FlatTree& Session::propose(const BudgetBounds& bounds, const ExtraTree& extra) {
   do {
@@ -87,7 +87,10 @@ void Session::follow_copies(std::span<const std::int32_t> path, std::span<const 
 bool Session::commit(std::span<const Token> tokens) {
   if (tokens.empty()) return false;
   ++counts_.steps;
-  if (tree_ != nullptr) learn(tokens);
+  if (tree_ != nullptr) {
+    learn(tokens);
+    builder_.judge(tokens);
+  }
   std::span<const std::int32_t> path;
   if (tree_ != nullptr) {
     path = accepted_path(*tree_, tokens);

@@ -20,7 +20,7 @@ struct Counts {
 // Not thread-safe; sessions are independent of each other.
 class Session {
  public:
-  Session(std::shared_ptr<const Ranker> ranker, std::span<const Token> prompt);
+  Session(std::shared_ptr<const Ranker> ranker, const Fusion::Weights& fusion, std::span<const Token> prompt);
 
   Sources& sources() { return sources_; }
 

@@ -68,6 +68,7 @@ void TreeBuilder::start(const Sources& sources) {
   place_.clear();
   candidates_.clear();
   grouped_.clear();
+  judged_.clear();
   lookups_left_ = kMaxInnerLookups;
   const std::span<const Token> request = sources.request();
   sources.find(context_of(kRoot, sources), kRootLookup, candidates_);
@@ -149,26 +150,43 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   const bool has_extra = !extra.tokens.empty() && (node == kRoot || extra_node != kRoot);
   std::vector<std::int32_t> unmatched;
   if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
+  // Of nodes that the outside drafter has not looked after, the texts alone speak.
+  const bool both_speak = !unmatched.empty();
+  float held = 0, named = 0;
+  if (both_speak) {
+    for (const Proposal& p : pooler_.proposals()) held += p.probability;
+    for (const std::int32_t i : unmatched) named += extra.prob[i];
+  }
+  const float missed = Fusion::left_over(held), rest = Fusion::left_over(named);
+  const auto fused = [&](Known known, Token token, float by_texts, float by_other) {
+    const float probability = fusion_.probability(known, by_texts, by_other, missed, rest);
+    judged_.push_back({node, token, known, probability});
+    return probability;
+  };
   for (const Proposal& p : pooler_.proposals()) {
     Node child{.token = p.token, .parent = node, .extra = kRoot, .depth = depth, .first = p.first, .count = p.count,
                .probability = p.probability, .path_probability = 0, .source = main_source(p)};
     for (std::size_t i = 0; i < unmatched.size(); ++i) {
       if (extra.tokens[unmatched[i]] != p.token) continue;
       child.extra = unmatched[i];
-      // Two estimates of one event, neither aware of the other's evidence: the surer one counts.
-      if (extra.prob[child.extra] > child.probability) {
-        child.probability = extra.prob[child.extra];
-        child.source = static_cast<Source>(extra.source[child.extra]);
-      }
       unmatched.erase(unmatched.begin() + static_cast<std::ptrdiff_t>(i));
       break;
+    }
+    if (child.extra != kRoot) {
+      const float by_other = extra.prob[child.extra];
+      // It is counted for the surer of the two.
+      if (by_other > p.probability) child.source = static_cast<Source>(extra.source[child.extra]);
+      child.probability = fused(Known::kByBoth, p.token, p.probability, by_other);
+    } else if (both_speak) {
+      child.probability = fused(Known::kByTexts, p.token, p.probability, 0);
     }
     child.path_probability = path * child.probability;
     if (child.path_probability >= bounds.min_path_prob) push(child);
   }
   for (const std::int32_t i : unmatched) {
+    const float probability = fused(Known::kByOther, extra.tokens[i], 0, extra.prob[i]);
     const Node child{.token = extra.tokens[i], .parent = node, .extra = i, .depth = depth, .first = 0, .count = 0,
-                     .probability = extra.prob[i], .path_probability = path * extra.prob[i],
+                     .probability = probability, .path_probability = path * probability,
                      .source = static_cast<Source>(extra.source[i])};
     if (child.path_probability >= bounds.min_path_prob) push(child);
   }
@@ -231,6 +249,21 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
     tree_.source.push_back(static_cast<std::uint8_t>(node.source));
   }
   return tree_;
+}
+
+void TreeBuilder::judge(std::span<const Token> tokens) {
+  std::int32_t parent = kRoot;
+  for (const Token token : tokens) {
+    for (const Judged& judged : judged_) {
+      if (judged.parent == parent) fusion_.learn(judged.known, judged.probability, judged.token == token);
+    }
+    const auto next = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+      return node.parent == parent && node.token == token;
+    });
+    if (next == nodes_.end()) break;
+    parent = static_cast<std::int32_t>(next - nodes_.begin());
+  }
+  judged_.clear();
 }
 
 std::span<const Candidate> TreeBuilder::support(std::int32_t node) const {

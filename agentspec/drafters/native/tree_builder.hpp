@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "fusion.hpp"
 #include "proposals.hpp"
 
 namespace agentspec {
@@ -52,11 +53,14 @@ struct Observations {
 
 class TreeBuilder {
  public:
-  explicit TreeBuilder(const Ranker& ranker) : pooler_(ranker) {}
+  TreeBuilder(const Ranker& ranker, const Fusion::Weights& fusion) : pooler_(ranker), fusion_(fusion) {}
 
   // Grows a tree after the request so far. The reference is valid until the next call.
   const FlatTree& build(const Sources& sources, const Situation& situation, const BudgetBounds& bounds,
                         const ExtraTree& extra);
+
+  // The verdict on the last tree: corrects how the outside drafter's word is weighed against the texts'.
+  void judge(std::span<const Token> tokens);
 
   // The places that node `node` of the last tree was copied from.
   std::span<const Candidate> support(std::int32_t node) const;
@@ -76,6 +80,14 @@ class TreeBuilder {
     float path_probability;
     Source source;
     Zone zone = Zone::kNone;     // after it; set when it is looked after
+  };
+
+  // A token to which both drafters' evidence gave a probability.
+  struct Judged {
+    std::int32_t parent;  // index into nodes_
+    Token token;
+    Known known;
+    float probability;
   };
 
   // A node in the heap: the highest rank comes first, of equal ones the node that entered first.
@@ -100,6 +112,8 @@ class TreeBuilder {
   std::span<const Token> context_of(std::int32_t node, const Sources& sources);
 
   Pooler pooler_;
+  Fusion fusion_;
+  std::vector<Judged> judged_;
   int lookups_left_ = 0;
   std::vector<Node> nodes_;               // every node that entered the heap; by decreasing rank they enter the tree
   std::vector<Waiting> heap_;             // nodes that may be chosen next

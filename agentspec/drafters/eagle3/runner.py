@@ -90,6 +90,7 @@ class TorchRunner(HeadRunner):
         for memory in (self._keys, self._values):
             memory[:, : self.length - dropped] = memory[:, dropped : self.length].clone()
 
+    @torch.inference_mode()
     def read(self, features: Tensor, following: Tensor, position: int) -> None:
         """See `HeadRunner.read`."""
         rows = len(following)
@@ -98,6 +99,7 @@ class TorchRunner(HeadRunner):
         self._last = self._run(stream, following, torch.arange(position, position + rows), mask, slice(-1, None))
         self.length += rows
 
+    @torch.inference_mode()
     def grow(self, tree: _native.TreeGrowth, position: int) -> None:
         """See `HeadRunner.grow`."""
         stream = self._last

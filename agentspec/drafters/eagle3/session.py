@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from agentspec.drafters.eagle3.runner import SLOT_MULTIPLE
 from agentspec.drafters.tree import DraftTree, Source
@@ -69,7 +68,6 @@ class Eagle3Session:
         needed = 2 * WINDOW + growth.slots
         return -(-needed // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
-    @torch.inference_mode()
     def read(self, features: Tensor, following: Tensor, skipped: int = 0) -> None:
         """Take in tokens that the target has read.
 
@@ -78,16 +76,16 @@ class Eagle3Session:
             following: `int64[q]`, the token after each of them.
             skipped: tokens before them whose streams are not known (a reused prefix); the head goes without.
         """
-        drop = max(0, len(following) - WINDOW)
-        self._position += skipped + drop
-        features, following = features[drop:], following[drop:]
         rows = len(following)
+        self._position += skipped
+        if rows > WINDOW:
+            self._position += rows - WINDOW
+            features, following, rows = features[-WINDOW:], following[-WINDOW:], WINDOW
         self._runner.make_room(rows + self._growth.slots, WINDOW)
         self._runner.read(features, following, self._position)
         self._position += rows
         self._empty = False
 
-    @torch.inference_mode()
     def draft(self, level_gain: float | None = None) -> DraftTree:
         """The head's tree after the last token read; empty before the first `read`.
 

@@ -31,8 +31,8 @@ def head_and_embedding(seed: int, dtype=torch.float32):
     return head.to(dtype), embedding.to(dtype)
 
 
-def native_session(head, embedding, growth=ALL, **options) -> Eagle3Session:
-    runner = NativeRunner(NativeHead(head, embedding, threads=1, **options), Eagle3Session.slots_for(growth))
+def native_session(head, embedding, growth=ALL, threads=1, **options) -> Eagle3Session:
+    runner = NativeRunner(NativeHead(head, embedding, threads, **options), Eagle3Session.slots_for(growth))
     return Eagle3Session(runner, growth)
 
 
@@ -136,6 +136,22 @@ def test_the_kernels_draft_where_they_can():
     # Sizes that they do not compute.
     session = Eagle3Drafter(tiny_head(), tiny_embedding(), layers=8, threads=1).begin()
     assert isinstance(session._runner, TorchRunner)
+
+
+def test_threads_share_the_work_and_change_nothing():
+    head, embedding = head_and_embedding(5, torch.bfloat16)
+    one, two = native_session(head, embedding), native_session(head, embedding, threads=2)
+    read([one, two], [9, 2], 0)
+    assert one.draft().prob.tolist() == two.draft().prob.tolist()
+
+
+def test_processors_without_products_of_bytes_multiply_exactly():
+    head, embedding = head_and_embedding(6)
+    assert not NativeHead(head, embedding, threads=1, instruction_set="portable").bytes
+    default = native_session(head, embedding, instruction_set="portable")
+    exact = native_session(head, embedding, instruction_set="portable", exact=True)
+    read([default, exact], [4], 0)
+    assert default.draft().prob.tolist() == exact.draft().prob.tolist()
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])

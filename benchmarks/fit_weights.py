@@ -2,7 +2,7 @@
 
 Needs the replay harness on PYTHONPATH (its `traces.py` reads the streams) and this folder:
 
-    PYTHONPATH=HARNESS:benchmarks python benchmarks/fit_weights.py --traces TRACES.npz --index SCRATCH --out FOLDER
+    PYTHONPATH=HARNESS:benchmarks python benchmarks/fit_weights.py --traces TRACES.npz ... --index SCRATCH --out FOLDER
 
 writes `all.json` (fitted on every stream; what is shipped), `without-K.json` (fitted without fold K; for reported
 figures) and `folds.json`, which says the fold of each edit: all edits of a repository are in one. Two stages, each over
@@ -18,8 +18,9 @@ import argparse
 import json
 from collections import Counter
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,6 +51,18 @@ CANDIDATE_NODES = 60_000
 """Nodes that the first stage is fitted on..."""
 CANDIDATE_DEPTH = 12
 """...all of them at most this far into the continuation: deeper ones are nearly all alike."""
+
+
+class Stream(NamedTuple):
+    """A recorded edit in one of the harness's token caches."""
+
+    traces: Any
+    number: int
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the cache says of it: id, repository, path, kind."""
+        return self.traces.meta[self.number]  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -151,19 +164,19 @@ def thinned(seen: list[dict[str, NDArray[Any]]], draw: np.random.Generator) -> R
     return Rows(node.astype(np.int32), candidates, longest, features[kept], hits[kept], weight[kept])
 
 
-def observe_all(traces: Any, numbers: list[int], folder: Path, weights: Weights) -> list[Rows]:
+def observe_all(streams: list[Stream], folder: Path, weights: Weights) -> list[Rows]:
     """What the ranker sees on some streams, a stream after the other.
 
     Args:
-        traces: the harness's streams.
-        numbers: which of them.
+        streams: which ones.
         folder: of their indexes.
         weights: what the ranker holds meanwhile.
     """
     drafter, draw, rows = TreeDrafter(_native.Ranker(weights)), np.random.default_rng(SEED), []
-    for number in numbers:
-        meta = traces.meta[number]
-        request = DraftRequest(traces.prompts[number], snapshot_of(traces, number, folder), meta["path"], codec=codec())
+    for stream in streams:
+        traces, number = stream
+        snapshot = snapshot_of(traces, number, folder)
+        request = DraftRequest(traces.prompts[number], snapshot, stream.meta["path"], codec=codec())
         rows.append(thinned(observe_stream(drafter.begin(request), traces.outputs[number]), draw))
     return rows
 
@@ -255,23 +268,24 @@ def fit_network(rows: list[Rows], start: Weights, epochs: int) -> Weights:
 def main() -> None:
     """Fit the whole and without each fold, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=Path, required=True, help="the harness's token cache, .npz")
+    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="token caches of the harness, .npz")
     parser.add_argument("--index", type=Path, required=True, help="folder for the streams' indexes, kept for next time")
     parser.add_argument("--out", type=Path, required=True, help="folder for the fitted weights")
     parser.add_argument("--epochs", type=int, default=30, help="of the network")
     arguments = parser.parse_args()
-    traces = Traces(str(arguments.traces))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    numbers = traces.select()
-    fold_of = assign_folds([traces.meta[number] for number in numbers])
+    caches = [Traces(str(file)) for file in arguments.traces]
+    streams = [Stream(cache, number) for cache in caches for number in cache.select()]
+    fold_of = assign_folds([stream.meta for stream in streams])
     (arguments.out / FOLDS_FILE).write_text(json.dumps(fold_of, indent=1) + "\n")
     neutral = neutral_weights()
-    seen = dict(zip(numbers, observe_all(traces, numbers, arguments.index, neutral), strict=True))
+    seen = observe_all(streams, arguments.index, neutral)
     for left_out in (None, *range(FOLDS)):
-        fitted_on = [number for number in numbers if fold_of[traces.meta[number]["id"]] != left_out]
-        tables = fit_candidates([seen[number] for number in fitted_on], neutral)
+        fitted_on = [fold_of[stream.meta["id"]] != left_out for stream in streams]
+        tables = fit_candidates(list(compress(seen, fitted_on)), neutral)
         # The features hold sums of the first stage's weights, so the second stage sees the streams anew.
-        weights = fit_network(observe_all(traces, fitted_on, arguments.index, tables), tables, arguments.epochs)
+        again = observe_all(list(compress(streams, fitted_on)), arguments.index, tables)
+        weights = fit_network(again, tables, arguments.epochs)
         name = "all" if left_out is None else f"without-{left_out}"
         write_weights(weights, arguments.out / f"{name}.json")
 

@@ -226,7 +226,7 @@ class ReplayDrafter:
 BUDGETS: dict[str, Callable[[], Steady | ByRate]] = {
     "agentspec": lambda: Steady(scale=31, max_nodes=MAX_NODES),
     "agentspec-lean": lambda: ByRate((0.045, 0.058), power=0.45, usual_rate=4, first_rate=4, weight=4),
-    "agentspec-wide": lambda: ByRate((0.0031, 0.09), power=1.55, usual_rate=5, first_rate=7, weight=8),
+    "agentspec-wide": lambda: ByRate((0.0036, 0.1), power=1.55, usual_rate=5, first_rate=7, weight=8),
 }
 """How each of the settings below spends, by its name."""
 

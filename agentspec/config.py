@@ -112,7 +112,7 @@ class DraftingSettings(_Section):
     max_nodes: int = Field(default=64, ge=1, le=1024, description="most drafted nodes of one step")
     max_depth: int = Field(default=256, ge=1, le=1024, description="deepest draft")
     min_path_prob: float = Field(
-        default=0.02, gt=0, lt=1, description="nodes less likely to be reached than this are not drafted"
+        default=0.01, gt=0, lt=1, description="nodes less likely to be reached than this are not drafted"
     )
 
 

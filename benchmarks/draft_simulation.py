@@ -57,11 +57,19 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is the same for all answers: the repository's index, its tokenizer, and the target's vocabulary size."""
+    """What is the same for all answers.
+
+    Attributes:
+        snapshot: the repository's index.
+        codec: the target's tokenizer.
+        vocab_size: of the target.
+        min_path_prob: nodes less likely to be reached are not drafted.
+    """
 
     snapshot: Snapshot
     codec: TextCodec
     vocab_size: int
+    min_path_prob: float
 
 
 class Totals(NamedTuple):
@@ -131,7 +139,7 @@ def replay(answer: Answer, drafter: Drafter | StreamDrafter | None, cost: CostCu
         before, context = drafting.seconds, start + at - 1
         room = min(MAX_DEPTH, len(answer.tokens) - at)
         if drafter is not None and drafting.wants_draft():
-            drafting.propose(Budget(MAX_NODES, room, 0.02, clock.verify_curve(1, context, MAX_NODES)))
+            drafting.propose(Budget(MAX_NODES, room, known.min_path_prob, clock.verify_curve(1, context, MAX_NODES)))
         else:
             drafting.skip()
         if drafting.warning:
@@ -184,7 +192,7 @@ def main() -> int:
     if target.head is None:
         parser.error(f"no head is shipped for {arguments.model}; name one with --head")
     answers = list(recorded(target, codec, tasks))
-    known = Known(snapshot, codec, target.model.vocab_size)
+    known = Known(snapshot, codec, target.model.vocab_size, settings.drafting.min_path_prob)
     assert isinstance(target.cost, CostCurve)
     for cost in arguments.rows_ms or [target.cost]:
         print("\nms of a pass: " + ", ".join(f"{n} rows {cost.seconds(n, 0) * 1e3:.1f}" for n in (1, 4, 8, 16, 32, 64)))

@@ -46,7 +46,7 @@ FEATURES = {
     "top_p": {**SEEDED, "top_p": 0.8},
     "top_k": {**SEEDED, "top_k": 7},
     "min_p": {**SEEDED, "min_p": 0.05},
-    "presence": {**SEEDED, "presence_penalty": 0.9},
+    "presence": {**SEEDED, "presence_penalty": 2.0},
     "frequency": {**SEEDED, "frequency_penalty": 0.7},
     "repetition": {**SEEDED, "repetition_penalty": 1.3},
     "greedy penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.2},

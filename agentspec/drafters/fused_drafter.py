@@ -75,15 +75,17 @@ class StreamMemory:
         """Hand everything over whose following token is known."""
         if not self._parts:
             return
-        streams = torch.cat(self._parts)
+        # In most steps there is one part, all of which is ready; every call of torch then costs more than the copy.
+        streams = self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
         first = self._end - len(streams)
         ready = min(len(self._text) - 1, self._end) - first
         if ready <= 0:
             return
-        following = torch.tensor(self._text[first + 1 : first + 1 + ready])
-        session.read(streams[:ready], following, self._skipped)
+        following = torch.from_numpy(np.array(self._text[first + 1 : first + 1 + ready], np.int64))
+        whole = ready == len(streams)
+        session.read(streams if whole else streams[:ready], following, self._skipped)
         self._skipped = 0
-        self._parts = [streams[ready:]] if ready < len(streams) else []
+        self._parts = [] if whole else [streams[ready:]]
 
     def _drop_all(self, start: int) -> None:
         self._skipped += self.waiting + start - self._end

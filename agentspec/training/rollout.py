@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from agentspec.drafters.eagle3.session import WINDOW
 from agentspec.engines.local.model import SequenceInput
 from agentspec.repetition import tokens_before_loop
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 PREFILL_SEQUENCES = 4
 """Prompts that go through prefill together; bounds the memory of the logits of all their tokens."""
-
-PROMPT_TOKENS = 192
-"""Last tokens of a prompt that a head learns from; one in use looks back about as far."""
 
 LOOKED_AFTER = 16
 """Tokens generated between two looks at whether a sequence has begun to repeat itself."""
@@ -51,11 +49,11 @@ class Features:
     top_logprobs: Tensor
 
     def worth_learning(self) -> Features:
-        """The last `PROMPT_TOKENS` tokens of the prompt, and the output up to where it begins to repeat itself.
+        """The output up to where it begins to repeat itself, after as much of the prompt as a head looks back on.
 
         A loop is a copy, which any source drafts; a head that learns loops learns little else.
         """
-        first = max(0, self.prompt_length - PROMPT_TOKENS)
+        first = max(0, self.prompt_length - WINDOW)
         part = slice(first, self.prompt_length + tokens_before_loop(self.tokens[self.prompt_length :].tolist()))
         return Features(
             self.tokens[part],

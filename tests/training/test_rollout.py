@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import torch
 from transformers import AutoModelForCausalLM
 
+from agentspec.drafters.eagle3.session import WINDOW
 from agentspec.engines.local.model import TargetModel
 from agentspec.training.features import FeatureStore, record
-from agentspec.training.rollout import LOOKED_AFTER, PROMPT_TOKENS, Features, Rollout
+from agentspec.training.rollout import LOOKED_AFTER, Features, Rollout
 
 CAPTURE = (2, 3, 4)
 
@@ -50,10 +51,10 @@ def rows(tokens: list[int], prompt_length: int) -> Features:
 
 
 def test_loops_and_the_beginnings_of_long_prompts_are_not_worth_learning():
-    prompt, said = list(range(PROMPT_TOKENS + 5)), list(range(700, 730))
+    prompt, said = list(range(WINDOW + 5)), list(range(700, 730))
     learnt = rows([*prompt, *said, *said, 1], len(prompt)).worth_learning()
     assert learnt.tokens.tolist() == [*prompt[5:], *said]
-    assert learnt.prompt_length == PROMPT_TOKENS
+    assert learnt.prompt_length == WINDOW
     for kept in (learnt.hidden, learnt.top_ids, learnt.top_logprobs):
         assert kept[:, 0].tolist() == list(range(5, len(prompt) + len(said)))
     short = rows([1, 2, *said], 2).worth_learning()

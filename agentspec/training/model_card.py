@@ -32,6 +32,7 @@ def model_card(
     """
     recipe = plan.recipe
     measured = [line for line in history if line.acceptance is not None]
+    first = f" (one in the first {recipe.single_share:.0%})" if recipe.single_share else ""
     positions = range(1, recipe.test_time_steps + 1)
     rows = [
         f"| {line.step} | " + " | ".join(f"{share:.3f}" for share in line.acceptance or ()) + " |"
@@ -58,8 +59,7 @@ def model_card(
             f"- Data: {len(train)} sequences, {train.tokens:,} tokens, recorded of {' and '.join(sources)}",
             *([f"- Begun as: the head in `{plan.start.name}`, trained further"] if plan.start else []),
             f"- Training: {recipe.steps} steps of at most {recipe.batch_tokens} tokens, {recipe.test_time_steps} steps "
-            f"of training-time test (one in the first {recipe.single_share:.0%}), AdamW, peak learning rate "
-            f"{recipe.learning_rate:g}, seed {recipe.seed}",
+            f"of training-time test{first}, AdamW, peak learning rate {recipe.learning_rate:g}, seed {recipe.seed}",
             "- Licence: that of the target, whose weights it began as. Prompts quote code under permissive licences; "
             "what was learnt from is the target's own output.",
             "- Alone on held-out outputs, greedy, trees of at most 16 nodes:",

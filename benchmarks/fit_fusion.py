@@ -19,6 +19,7 @@ import torch
 from agentspec.cli.indexed_tasks import indexed_tasks
 from agentspec.cli.ready_model import ready_model
 from agentspec.config import Settings
+from agentspec.drafters import _native
 from agentspec.drafters.base import Budget, DraftRequest
 from agentspec.drafters.eagle3.drafter import shipped_head
 from agentspec.drafters.fused_drafter import StreamMemory
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from benchmarks.draft_simulation import Answer
 
 BUDGET = Budget(max_nodes=64, max_depth=8, min_path_prob=0.003)
-LEAST, LEAST_LEFT = 1e-3, 0.02
-"""How near to 0 and 1 probabilities, and what is left over, may come; as in native/fusion.hpp."""
 FOLDS = 4
 RIDGE = 0.05
 NEWTON_STEPS = 30
@@ -120,13 +119,13 @@ def _children(tree: DraftTree, parent: int) -> dict[int, tuple[float, int]]:
 
 def inputs(found: list[Example]) -> NDArray[np.float64]:
     """`float64[N, 15]`: the terms of native/fusion.hpp, in the columns of their case."""
-    rows = np.zeros((len(found), len(FUSION_SHAPES), 5))
+    rows = np.zeros((len(found), len(FUSION_SHAPES), _native.FUSION_TERMS))
     for row, one in zip(rows, found, strict=True):
         case = row[2 if one.by_texts is None else 1 if one.by_other is None else 0]
         case[0] = 1
-        case[1] = 0 if one.by_texts is None else _log_odds(one.by_texts, LEAST)
-        case[2] = 0 if one.by_other is None else _log_odds(one.by_other, LEAST)
-        case[3:] = _log_odds(one.missed, LEAST_LEFT), _log_odds(one.rest, LEAST_LEFT)
+        case[1] = 0 if one.by_texts is None else _log_odds(one.by_texts, _native.FUSION_LEAST)
+        case[2] = 0 if one.by_other is None else _log_odds(one.by_other, _native.FUSION_LEAST)
+        case[3:] = [_log_odds(share, _native.FUSION_LEAST_LEFT) for share in (one.missed, one.rest)]
     return rows.reshape(len(found), -1)
 
 

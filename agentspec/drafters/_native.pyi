@@ -13,6 +13,8 @@ FEATURES: int
 NODE_FEATURES: int
 HIDDEN: int
 FUSION_TERMS: int
+FUSION_LEAST: float
+FUSION_LEAST_LEFT: float
 
 class Ranker:
     def __init__(self, weights: dict[str, NDArray[np.float32]], wide: bool = True) -> None: ...

@@ -18,6 +18,9 @@ class Fusion {
   static constexpr int kTerms = 5;  // constant; log-odds by the texts, by the other, of what texts miss, of the rest
   using Weights = std::array<std::array<float, kTerms>, kCases>;
 
+  static constexpr float kLeast = 1e-3f;      // probabilities are kept this far from 0 and 1
+  static constexpr float kLeastLeft = 0.02f;  // likewise what is left over: it is known less exactly
+
   explicit Fusion(const Weights& weights) : weights_(weights) {}
 
   // What a drafter leaves to tokens that it does not name, as `probability` takes it.
@@ -30,9 +33,6 @@ class Fusion {
   void learn(Known known, float probability, bool hit);
 
  private:
-  static constexpr float kLeast = 1e-3f;      // probabilities are kept this far from 0 and 1
-  static constexpr float kLeastLeft = 0.02f;  // likewise what is left over: it is known less exactly
-
   static float log_odds(float probability, float least);
 
   Weights weights_;

@@ -219,6 +219,8 @@ NB_MODULE(_native, m) {
   m.attr("NODE_FEATURES") = kNodeFeatures;
   m.attr("HIDDEN") = kHidden;
   m.attr("FUSION_TERMS") = Fusion::kTerms;
+  m.attr("FUSION_LEAST") = Fusion::kLeast;
+  m.attr("FUSION_LEAST_LEFT") = Fusion::kLeastLeft;
 
   nb::class_<Ranker>(m, "Ranker", "Learnt weights; immutable and shared between sessions.")
       .def(nb::new_(&make_ranker), "weights"_a, "wide"_a = true,

@@ -152,12 +152,14 @@ void TreeBuilder::push_children(std::int32_t node, const BudgetBounds& bounds, c
   if (has_extra) unmatched = extra_children_[static_cast<std::size_t>(extra_node + 1)];
   // Of nodes that the outside drafter has not looked after, the texts alone speak.
   const bool both_speak = !unmatched.empty();
-  float held = 0, named = 0;
+  float missed = 0, rest = 0;
   if (both_speak) {
+    float held = 0, named = 0;
     for (const Proposal& p : pooler_.proposals()) held += p.probability;
     for (const std::int32_t i : unmatched) named += extra.prob[i];
+    missed = Fusion::left_over(held);
+    rest = Fusion::left_over(named);
   }
-  const float missed = Fusion::left_over(held), rest = Fusion::left_over(named);
   const auto fused = [&](Known known, Token token, float by_texts, float by_other) {
     const float probability = fusion_.probability(known, by_texts, by_other, missed, rest);
     judged_.push_back({node, token, known, probability});
@@ -254,9 +256,13 @@ const FlatTree& TreeBuilder::build(const Sources& sources, const Situation& situ
 void TreeBuilder::judge(std::span<const Token> tokens) {
   std::int32_t parent = kRoot;
   for (const Token token : tokens) {
+    bool heard = false;
     for (const Judged& judged : judged_) {
-      if (judged.parent == parent) fusion_.learn(judged.known, judged.probability, judged.token == token);
+      if (judged.parent != parent) continue;
+      fusion_.learn(judged.known, judged.probability, judged.token == token);
+      heard = true;
     }
+    if (!heard) break;  // the outside drafter has looked after none of the nodes below either
     const auto next = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
       return node.parent == parent && node.token == token;
     });

@@ -19,7 +19,7 @@ import torch
 
 from agentspec.benchmarking.draft_modes import PLAIN, draft_modes
 from agentspec.benchmarking.tasks import KINDS
-from agentspec.cli.indexed_tasks import indexed_tasks
+from agentspec.cli.indexed_tasks import IndexedTasks, indexed_tasks
 from agentspec.cli.ready_model import ready_model
 from agentspec.config import Settings
 from agentspec.drafters.base import Budget, DraftRequest
@@ -163,13 +163,39 @@ def curve_of(text: str) -> CostCurve:
     return CostCurve(tuple(p[0] for p in points), tuple(p[1] for p in points), (0.0,) * len(points))
 
 
-def main() -> int:
-    """Run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments_of(description: str) -> argparse.ArgumentParser:
+    """What to replay drafters on: a repository, and a model with its head."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, default=Path())
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--head", help="a folder; default: the head shipped for the model")
+    return parser
+
+
+class Opened(NamedTuple):
+    """What the arguments of `arguments_of` name."""
+
+    settings: Settings
+    target: Target
+    indexed: IndexedTasks
+
+
+def opened(arguments: argparse.Namespace) -> Opened:
+    """Open it; exits where the model has no head."""
+    torch.set_num_threads(1)
+    head = arguments.head or shipped_head(arguments.model)
+    if head is None:
+        raise SystemExit(f"no head is shipped for {arguments.model}; name one with --head")
+    settings = Settings.load(engine={"model": arguments.model, "draft_head": str(head), "threads": 1})
+    indexed = indexed_tasks(settings, ready_model(settings), arguments.repository, None, arguments.prompts)
+    return Opened(settings, load_target(settings), indexed)
+
+
+def main() -> int:
+    """Run."""
+    assert __doc__ is not None
+    parser = arguments_of(__doc__)
     parser.add_argument(
         "--rows-ms",
         action="append",
@@ -178,19 +204,7 @@ def main() -> int:
         help="verify cost; default: as measured here",
     )
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    settings = Settings.load(
-        engine={
-            "model": arguments.model,
-            "draft_head": str(arguments.head or shipped_head(arguments.model) or "none"),
-            "threads": 1,
-        },
-    )
-    folder = ready_model(settings)
-    snapshot, codec, tasks = indexed_tasks(settings, folder, arguments.repository, None, arguments.prompts)
-    target = load_target(settings)
-    if target.head is None:
-        parser.error(f"no head is shipped for {arguments.model}; name one with --head")
+    settings, target, (snapshot, codec, tasks) = opened(arguments)
     answers = list(recorded(target, codec, tasks))
     known = Known(snapshot, codec, target.model.vocab_size, settings.drafting.min_path_prob)
     assert isinstance(target.cost, CostCurve)

@@ -8,26 +8,19 @@ that either names along the true text becomes an example. Take a repository that
 
 from __future__ import annotations
 
-import argparse
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
-from agentspec.cli.indexed_tasks import indexed_tasks
-from agentspec.cli.ready_model import ready_model
-from agentspec.config import Settings
 from agentspec.drafters import _native
 from agentspec.drafters.base import Budget, DraftRequest
-from agentspec.drafters.eagle3.drafter import shipped_head
 from agentspec.drafters.fused_drafter import StreamMemory
 from agentspec.drafters.tree import ROOT
 from agentspec.drafters.tree_drafter import TreeDrafter
 from agentspec.drafters.weights import FUSION_SHAPES, write_weights
-from agentspec.engines.local.target import load_target
-from benchmarks.draft_simulation import recorded
+from benchmarks.draft_simulation import arguments_of, opened, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,22 +145,12 @@ def log_loss(prob: NDArray[np.float64], hits: NDArray[np.float64]) -> float:
 
 def main() -> int:
     """Run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repository", type=Path, required=True)
-    parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--head", help="a folder; default: the head shipped for the model")
+    assert __doc__ is not None
+    parser = arguments_of(__doc__)
     parser.add_argument("--out", type=Path, help="file to write")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    head = str(arguments.head or shipped_head(arguments.model) or "none")
-    settings = Settings.load(engine={"model": arguments.model, "draft_head": head, "threads": 1})
-    snapshot, codec, tasks = indexed_tasks(
-        settings, ready_model(settings), arguments.repository, None, arguments.prompts
-    )
-    target = load_target(settings)
-    if target.head is None:
-        parser.error(f"no head is shipped for {arguments.model}; name one with --head")
+    _, target, (snapshot, codec, tasks) = opened(arguments)
+    assert target.head is not None
     answers = zip(count(), recorded(target, codec, tasks))
     found = [one for number, answer in answers for one in examples(number, answer, target.head, snapshot, codec)]
     terms, hits = inputs(found), np.array([float(one.hit) for one in found])

@@ -68,18 +68,17 @@ class DraftTree:
 
     def depths(self) -> NDArray[np.int32]:
         """`int32[N]`: distance of each node from the last committed token; its direct children have 1."""
-        depth = np.empty(len(self), np.int32)
-        for node, parent in enumerate(self.parents.tolist()):
-            depth[node] = 1 if parent == ROOT else depth[parent] + 1
-        return depth
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return np.array(depths, np.int32)
 
     def path_probabilities(self) -> NDArray[np.float32]:
         """`float32[N]`: estimated probability that each node and all its ancestors are accepted."""
-        path = self.prob.copy()
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent != ROOT:
-                path[node] *= path[parent]
-        return path
+        path: list[float] = []
+        for parent, prob in zip(self.parents.tolist(), self.prob.tolist(), strict=True):
+            path.append(prob if parent == ROOT else prob * path[parent])
+        return np.array(path, np.float32)
 
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """`bool[N, N]`: entry (i, j) is set when node i attends to node j, itself included."""
@@ -131,21 +130,23 @@ class DraftTree:
             DraftTreeError: with the first rule that is broken and the node that breaks it.
         """
         self._validate_arrays(max_nodes)
-        below = np.arange(len(self), dtype=np.int32)
-        for bad in np.flatnonzero((self.parents < ROOT) | (self.parents >= below)):
-            raise DraftTreeError(f"node {bad} has parent {self.parents[bad]}; a parent precedes its child")
-        for bad in np.flatnonzero(self.tokens < 0):
-            raise DraftTreeError(f"node {bad} holds token {self.tokens[bad]}; only real tokens may be drafted")
-        for bad in np.flatnonzero(~((self.prob >= 0) & (self.prob <= 1))):
-            raise DraftTreeError(f"node {bad} has probability {self.prob[bad]}, outside [0, 1]")
-        deepest = int(self.depths().max(initial=0))
-        if deepest > max_depth:
-            raise DraftTreeError(f"depth {deepest} exceeds the bound of {max_depth}")
+        # Trees are checked at every step and are small: one pass over lists is faster than several over arrays.
+        depths: list[int] = []
         seen: set[tuple[int, int]] = set()
-        for node, edge in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
-            if edge in seen:
-                raise DraftTreeError(f"node {node} repeats token {edge[1]} among the children of {edge[0]}")
-            seen.add(edge)
+        nodes = zip(self.parents.tolist(), self.tokens.tolist(), self.prob.tolist(), strict=True)
+        for node, (parent, token, prob) in enumerate(nodes):
+            if not ROOT <= parent < node:
+                raise DraftTreeError(f"node {node} has parent {parent}; a parent precedes its child")
+            if token < 0:
+                raise DraftTreeError(f"node {node} holds token {token}; only real tokens may be drafted")
+            if not 0 <= prob <= 1:
+                raise DraftTreeError(f"node {node} has probability {prob}, outside [0, 1]")
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+            if depths[-1] > max_depth:
+                raise DraftTreeError(f"node {node} has depth {depths[-1]}, beyond the bound of {max_depth}")
+            if (parent, token) in seen:
+                raise DraftTreeError(f"node {node} repeats token {token} among the children of {parent}")
+            seen.add((parent, token))
 
     def _validate_arrays(self, max_nodes: int) -> None:
         expected = {"tokens": np.int32, "parents": np.int32, "prob": np.float32, "source": np.uint8}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from agentspec.engines.local.measurements import remembered
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from agentspec.engines.local.kv_cache import KVCache
     from agentspec.engines.local.model import TargetModel
 
-GRID = (1, 2, 4, 8, 16, 32, 64)
-"""Tokens of the measured passes."""
+GRID = (1, 2, 4, 8, 12, 16, 24, 32, 64)
+"""Tokens of the measured passes: closest where verify steps are, and where kernels go from one block of rows to two."""
 
 SHORT_CONTEXT = 64
 LONG_CONTEXT = 2048
@@ -49,10 +49,15 @@ class CostCurve:
         return self._at(self.base, rows) + self._at(self.slope, rows) * context
 
     def _at(self, values: tuple[float, ...], rows: int) -> float:
-        if rows <= self.tokens[-1] or len(self.tokens) == 1:
-            return float(np.interp(rows, self.tokens, values))
-        beyond = (values[-1] - values[-2]) / (self.tokens[-1] - self.tokens[-2])
-        return values[-1] + max(0.0, beyond) * (rows - self.tokens[-1])
+        last = len(self.tokens) - 1
+        if last == 0 or rows <= self.tokens[0]:
+            return values[0]
+        # Beyond the largest size as between the last two.
+        upper = min(bisect_left(self.tokens, rows), last)
+        slope = (values[upper] - values[upper - 1]) / (self.tokens[upper] - self.tokens[upper - 1])
+        if rows > self.tokens[last]:
+            slope = max(0.0, slope)
+        return values[upper] + slope * (rows - self.tokens[upper])
 
 
 def measure_cost(model: TargetModel, budget: float = BUDGET_SECONDS) -> CostCurve:

@@ -93,17 +93,15 @@ class KVCache:
             base: committed tokens before that pass.
             keep: `int64[A]` on the CPU, tail rows in path order, strictly increasing.
         """
-        kept = len(keep)
-        moved = torch.nonzero(keep != torch.arange(kept))
-        if len(moved):
-            first = int(moved[0])
-            source = (base + keep[first:]).to(self.layout.device)
-            target = torch.arange(base + first, base + kept, device=self.layout.device)
-            block = self.layout.key_block
-            # Indexing reads all rows before any is written, so source and target may overlap.
-            self.k[:, :, target // block, :, target % block] = self.k[:, :, source // block, :, source % block]
-            self.v[:, :, target] = self.v[:, :, source]
-        self.length = base + kept
+        block = self.layout.key_block
+        # Slot by slot: few move, and indexing with tensors takes several times as long. No slot is read after it was
+        # written, since every row moves down.
+        for target, row in enumerate(keep.tolist(), base):
+            source = base + row
+            if source != target:
+                self.k[:, :, target // block, :, target % block] = self.k[:, :, source // block, :, source % block]
+                self.v[:, :, target] = self.v[:, :, source]
+        self.length = base + len(keep)
 
     def truncate(self, length: int) -> None:
         """Forget every committed token from slot `length` on."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the meaning of a measurement changes, or the speed of what is measured: older ones are made again."""
 
 

@@ -52,6 +52,8 @@ class SequenceInput:
 
 def batch_rows(inputs: Sequence[SequenceInput]) -> Tensor:
     """`int64[R]`: rows of the concatenated tokens of `inputs` whose logits are wanted."""
+    if len(inputs) == 1:
+        return inputs[0].wanted_rows()
     rows = []
     start = 0
     for one in inputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from agentspec.engines.local.kv_cache import KVLayout
@@ -15,6 +16,7 @@ from agentspec.engines.local.model import TargetModel, batch_rows
 from agentspec.engines.local.weights import LayerWeights, OuterWeights
 from agentspec.kernels import _native
 from agentspec.kernels.native_arrays import floats, stored
+from agentspec.kernels.reused_memory import ReusedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +82,8 @@ class NativeModel(TargetModel):
         outer = OuterWeights.read(fetch)
         self._embedding = outer.embedding
         self._decoder.set_head(floats(outer.norm), stored(outer.head.to(runtime.dtype)))
-        self._rotations = torch.empty(2, 0, architecture.head_dim // 2)
+        self._logits = ReusedMemory()
+        self._rotations = np.empty((2, 0, architecture.head_dim // 2), np.float32)
 
     @staticmethod
     def computes(architecture: Architecture) -> bool:
@@ -127,17 +130,18 @@ class NativeModel(TargetModel):
     @torch.inference_mode()
     def forward_with_hidden(self, inputs: Sequence[SequenceInput], capture: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """See `TargetModel.forward_with_hidden`."""
-        tokens = torch.cat([one.tokens for one in inputs])
-        positions = torch.cat([one.positions for one in inputs])
+        single = len(inputs) == 1
+        tokens = inputs[0].tokens if single else torch.cat([one.tokens for one in inputs])
+        positions = inputs[0].positions if single else torch.cat([one.positions for one in inputs])
         rows = batch_rows(inputs)
         stream = self._embedding[tokens].to(self.layout.dtype).float()
-        cosine, sine = self._rotation(positions)
-        logits = torch.empty(len(rows), self.vocab_size)
+        cosine, sine = self._rotation(positions.numpy())
+        logits = self._logits.take(len(rows), self.vocab_size)
         hidden = torch.empty(len(tokens), len(capture) * self.architecture.hidden)
         self._decoder.forward(
             stream=stream.numpy(),
-            cosine=cosine.numpy(),
-            sine=sine.numpy(),
+            cosine=cosine,
+            sine=sine,
             keys=[stored(one.cache.k) for one in inputs],
             values=[stored(one.cache.v) for one in inputs],
             lengths=[one.cache.length for one in inputs],
@@ -167,15 +171,14 @@ class NativeModel(TargetModel):
             down_bias=_optional_floats(layer.down_bias),
         )
 
-    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _rotation(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Cosines and sines of the positions, `float32[M, head_dim / 2]` each."""
-        while self._rotations.shape[1] <= int(positions.max()):
+        while self._rotations.shape[1] <= positions.max():
             start = self._rotations.shape[1]
             angles = torch.arange(start, start + ROTATION_CHUNK)[:, None] * self.architecture.inverse_frequencies
             chunk = torch.stack([angles.cos(), angles.sin()]) * self.architecture.rope_scale
-            self._rotations = torch.cat([self._rotations, chunk], 1)
-        cosine, sine = self._rotations[:, positions]
-        return cosine.contiguous(), sine.contiguous()
+            self._rotations = np.concatenate([self._rotations, chunk.numpy()], 1)
+        return self._rotations[0, positions], self._rotations[1, positions]
 
 
 def _optional_floats(tensor: Tensor | None) -> NDArray[Any] | None:

@@ -236,9 +236,9 @@ class Scheduler:
             self._absorb_prompt(generation, part.inputs, logits, seconds)
         else:
             position = part.inputs.cache.length
-            path = self._absorb_verdict(generation, part.choice, logits, seconds)
+            kept = self._absorb_verdict(generation, part.choice, logits, seconds)
             if self._capture:
-                part.choice.drafting.read(position, streams[accepted_rows(path)])
+                part.choice.drafting.read(position, streams[kept])
         if not any(choice.running for choice in generation.choices):
             self._close(generation)
 
@@ -265,8 +265,8 @@ class Scheduler:
 
     def _absorb_verdict(
         self, generation: Generation, choice: Choice, logits: torch.Tensor, seconds: float
-    ) -> Sequence[int]:
-        """Emit what a verify step accepted; the accepted nodes."""
+    ) -> torch.Tensor:
+        """Emit what a verify step accepted; see `accepted_rows`."""
         started = time.perf_counter()
         drawn: list[Draw] = []
 
@@ -279,11 +279,12 @@ class Scheduler:
         tree = choice.drafting.tree
         verdict = walk(tree, draw, lambda _: choice.accept(drawn[-1]))
         assert choice.cache is not None
-        choice.cache.compact(choice.cache.length, accepted_rows(verdict.path))
+        kept = accepted_rows(verdict.path)
+        choice.cache.compact(choice.cache.length, kept)
         choice.counters.count(tree, verdict.path)
         choice.counters.verify_seconds += seconds + time.perf_counter() - started
         self._conclude(generation, choice, verdict.tokens)
-        return verdict.path
+        return kept
 
     def _conclude(self, generation: Generation, choice: Choice, tokens: Sequence[int]) -> None:
         """After tokens were emitted: tell the drafter and the caller."""

@@ -235,8 +235,8 @@ def _tokens(tree: DraftTree) -> float:
 
 def _missed(tree: DraftTree) -> float:
     """Probability that the next token is none of the tree's."""
-    beginnings = [prob for parent, prob in zip(tree.parents.tolist(), tree.prob.tolist(), strict=True) if parent == ROOT]
-    return 1.0 - float(sum(beginnings))
+    nodes = zip(tree.parents.tolist(), tree.prob.tolist(), strict=True)
+    return 1.0 - float(sum(prob for parent, prob in nodes if parent == ROOT))
 
 
 class FusedDrafter:

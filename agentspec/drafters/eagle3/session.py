@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentspec.drafters.eagle3.runner import HeadRunner
 
-WINDOW = 192
+WINDOW = 256
 """Most committed tokens of a prompt that the head looks back on, and fewest that it remembers. Reading them costs the
 first draft of a request; the target's streams carry what lies before."""
 
